@@ -1,0 +1,20 @@
+"""effstate: from raw configuration to every figure. `snakemake figures --cores 2`."""
+
+
+configfile: "config/config.yaml"
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/runs.smk"
+include: "workflow/rules/figures.smk"
+include: "workflow/rules/status.smk"
+
+
+localrules:
+    figures,
+    plan,
+    status,
+
+
+onsuccess:
+    say_where_the_figures_are()

@@ -1,0 +1,455 @@
+"""Typed configuration: every default and every check of the pipeline stands here.
+
+A *run* is a value: task, model, training and seed, resolved to the last key. A *scale* lists sweeps
+(baseline, axes, changes) for the studies; the *project* configuration says which scale, where results
+go, and on what they are computed. Unknown keys are refused everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, get_args
+
+import yaml
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    model_validator,
+)
+
+from effstate.registry import MIXERS, TASK_CONFIGS, UnknownNameError, nearest
+
+STUDIES = (
+    "mqar",
+    "copying",
+    "compression",
+    "init",
+    "regularisation",
+    "distillation",
+    "hybrids",
+    "lm",
+    "openweights",
+)
+"""The one vocabulary of studies: rules, tables, claims and folders use these names."""
+
+
+class ConfigError(ValueError):
+    """One sentence: the file, the key, what is wrong, and the nearest right thing."""
+
+
+class Strict(BaseModel):
+    """Base of all configuration: unknown keys are refused, values do not change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+# ---------------------------------------------------------------------------------------- tasks
+
+
+class TaskConfig(Strict):
+    """What every task has: a vocabulary, a length, and three disjoint splits (section 4)."""
+
+    name: str
+    vocab_size: int = Field(8192, ge=4, le=2**31 - 1)
+    seq_len: int = Field(64, ge=2)
+    num_train: int = Field(128_000, ge=1, description="training rows, reused over epochs")
+    num_validation: int = Field(640, ge=1, description="rows of the curves")
+    num_test: int = Field(6400, ge=1, description="rows of the reported accuracy")
+
+    def violations(self) -> list[str]:
+        """The paper's constraints that this configuration breaks, each as a short sentence."""
+        return []
+
+    @property
+    def slug(self) -> str:
+        """Readable part of a run's folder name."""
+        return f"{self.name}-l{self.seq_len}"
+
+
+class MQARConfig(TaskConfig):
+    """Multi-query associative recall (METHOD section 4, tables 1, 4, 5, 7, 8)."""
+
+    name: Literal["mqar"] = "mqar"
+    kv: int = Field(8, ge=1, description="key-value pairs in a row, each asked once")
+    kv_dist_const: float = Field(0.1, gt=0, description="a: p(slot) ~ slot^(a-1)")
+    filler: Literal["random", "zero"] = Field("random", description="tokens that carry nothing")
+
+    def violations(self) -> list[str]:
+        """4 kv <= L (the pairs and as many query slots of two tokens), and enough tokens."""
+        found = []
+        if 4 * self.kv > self.seq_len:
+            found.append(
+                f"4 * kv <= seq_len is broken: 4 * {self.kv} > {self.seq_len} "
+                f"(kv is at most {self.seq_len // 4} here)"
+            )
+        if self.kv > self.vocab_size // 2 - 1:
+            found.append(
+                f"kv <= vocab_size / 2 - 1 is broken: {self.kv} > {self.vocab_size // 2 - 1} keys"
+            )
+        return found
+
+    @property
+    def slug(self) -> str:
+        return f"mqar-l{self.seq_len}-kv{self.kv}"
+
+
+class SelectiveCopyingConfig(TaskConfig):
+    """Selective copying (METHOD section 4): content among blanks, then repeated in order."""
+
+    name: Literal["selective_copying"] = "selective_copying"
+    num_tokens_to_copy: int = Field(8, ge=1)
+
+    def violations(self) -> list[str]:
+        """2 n + 1 < L: the content, the copy token and the answers fit with a blank to spare."""
+        if 2 * self.num_tokens_to_copy + 1 >= self.seq_len:
+            return [
+                f"2 * num_tokens_to_copy + 1 < seq_len is broken: "
+                f"2 * {self.num_tokens_to_copy} + 1 >= {self.seq_len} "
+                f"(at most {(self.seq_len - 2) // 2} here)"
+            ]
+        return []
+
+    @property
+    def slug(self) -> str:
+        return f"copying-l{self.seq_len}-n{self.num_tokens_to_copy}"
+
+
+class CompressionConfig(TaskConfig):
+    """Compression (METHOD section 4): the whole row is decoded from its last position."""
+
+    name: Literal["compression"] = "compression"
+    vocab_size: int = Field(16, ge=4, le=2**31 - 1, description="the difficulty axis")
+
+    @property
+    def slug(self) -> str:
+        return f"compression-l{self.seq_len}-v{self.vocab_size}"
+
+
+for _task in (MQARConfig, SelectiveCopyingConfig, CompressionConfig):
+    TASK_CONFIGS.register(_task.model_fields["name"].default, _task)
+
+
+def _resolve_task(value: Any) -> Any:
+    """Validate a task mapping with the class registered under its name."""
+    if isinstance(value, Mapping):
+        name = value.get("name")
+        if name is None:
+            raise ValueError("a task needs the key 'name'")
+        return TASK_CONFIGS[str(name)].model_validate(dict(value))
+    return value
+
+
+AnyTask = Annotated[SerializeAsAny[TaskConfig], BeforeValidator(_resolve_task)]
+
+# ---------------------------------------------------------------------------------------- model
+
+
+class ModelConfig(Strict):
+    """A stack of blocks: pre-norm mixer, residual, pre-norm SwiGLU, residual (METHOD section 3).
+
+    Open choices of the paper that are keys here: scale_factor (c), rope_on_gated, head_norm,
+    gate_bias, tie_embeddings.
+    """
+
+    featurizer: str = Field("gla", description="the mixer of every block")
+    num_layers: int = Field(2, ge=1, description="mixers, each followed by an MLP")
+    width: int = Field(64, ge=1)
+    heads: int = Field(4, ge=1)
+    k_expansion: int = Field(1, ge=1, description="state size per head is width / heads * this")
+    mlp_ratio: float = Field(2.0, gt=0, description="hidden size of the SwiGLU over the width")
+    scale_factor: Literal["inverse_sqrt", "one"] = Field(
+        "inverse_sqrt", description="c in T_ij: (d_k)^(-1/2), or 1"
+    )
+    rope_theta: float = Field(10_000.0, gt=0, description="base of the rotary frequencies")
+    rope_on_gated: bool = Field(False, description="RoPE on GLA and WLA too")
+    head_norm: Literal["all", "recurrent", "none"] = Field(
+        "recurrent", description="per-head RMSNorm after T: every mixer, all but softmax, none"
+    )
+    gate_rank: int = Field(16, ge=1, description="inner size of GLA's gate projection")
+    gate_logit_norm: float = Field(16.0, gt=0, description="beta: a = sigmoid(.)^(1/beta)")
+    gate_bias: float = Field(0.0, description="bias of the gate at the start")
+    embedding_std: float = Field(1.0, gt=0)
+    tie_embeddings: bool = False
+    options: dict[str, float | int | str | bool] = Field(
+        {}, description="keyword arguments of a registered mixer of one's own"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> ModelConfig:
+        MIXERS.check(self.featurizer)
+        if self.width % self.heads:
+            fits = [h for h in range(1, self.width + 1) if self.width % h == 0]
+            best = min(fits, key=lambda h: (abs(h - self.heads), h))
+            raise ValueError(
+                f"heads = {self.heads} does not divide width = {self.width}; "
+                f"the nearest that does is {best}"
+            )
+        if self.options and MIXERS.is_builtin(self.featurizer):
+            raise ValueError(f"options are for registered mixers; '{self.featurizer}' takes none")
+        rotary = self.featurizer in ("la", "sa") or (
+            self.rope_on_gated and self.featurizer in ("gla", "wla")
+        )
+        if rotary and (self.width // self.heads * self.k_expansion) % 2:
+            raise ValueError(
+                f"RoPE needs an even state size per head; width / heads * k_expansion is "
+                f"{self.width // self.heads * self.k_expansion}"
+            )
+        return self
+
+    @property
+    def slug(self) -> str:
+        """Readable part of a run's folder name."""
+        expansion = f"-e{self.k_expansion}" if self.k_expansion > 1 else ""
+        return f"{self.featurizer}-w{self.width}-h{self.heads}{expansion}"
+
+
+# ------------------------------------------------------------------------------------- training
+
+
+class TrainingConfig(Strict):
+    """AdamW with warm-up and cosine; an *epoch* is a fixed number of steps, as in table 1."""
+
+    learning_rate: float = Field(2e-3, gt=0)
+    min_learning_rate_ratio: float = Field(0.0, ge=0, le=1, description="end of the cosine")
+    warmup_fraction: float = Field(0.1, ge=0, le=1, description="share of all steps")
+    weight_decay: float = Field(0.1, ge=0)
+    beta1: float = Field(0.9, ge=0, lt=1)
+    beta2: float = Field(0.999, ge=0, lt=1)
+    grad_clip: float = Field(1.0, gt=0, description="largest norm of the gradient")
+    batch_size: int = Field(64, ge=1)
+    epochs: int = Field(70, ge=1)
+    steps_per_epoch: int = Field(2000, ge=1)
+    evaluate_every: int = Field(10, ge=1, description="epochs between checkpoints and evaluations")
+    resume_every: int = Field(1, ge=1, description="epochs between resume points")
+
+    @property
+    def steps(self) -> int:
+        """Optimiser steps of the whole run."""
+        return self.epochs * self.steps_per_epoch
+
+    @property
+    def evaluated_epochs(self) -> list[int]:
+        """Epochs with a checkpoint and an evaluation: 0, every Nth, and the last."""
+        return sorted({*range(0, self.epochs + 1, self.evaluate_every), self.epochs})
+
+
+class RunConfig(Strict):
+    """Everything that decides a trained model; two equal values are one run."""
+
+    task: AnyTask
+    model: ModelConfig = ModelConfig()
+    training: TrainingConfig = TrainingConfig()
+    seed: int = Field(0, ge=0, lt=2**32, description="data, initialisation and row order")
+
+    @model_validator(mode="after")
+    def _check(self) -> RunConfig:
+        if self.training.batch_size > self.task.num_train:
+            raise ValueError(
+                f"training.batch_size = {self.training.batch_size} is larger than "
+                f"task.num_train = {self.task.num_train}"
+            )
+        return self
+
+    @property
+    def slug(self) -> str:
+        """Readable part of a run's folder name."""
+        return f"{self.task.slug}-{self.model.slug}-s{self.seed}"
+
+
+class TraceConfig(Strict):
+    """Which ESS a trace computes, on how many validation samples (section 2)."""
+
+    samples: int = Field(8, ge=1, description="samples averaged: 8 in section 4, 32 elsewhere")
+    tolerances: tuple[float, ...] = Field((1e-1, 1e-3, 1e-5), description="tau, absolute")
+
+    @model_validator(mode="after")
+    def _check(self) -> TraceConfig:
+        if any(t <= 0 for t in self.tolerances) or len(set(self.tolerances)) < len(self.tolerances):
+            raise ValueError("tolerances are positive and each is named once")
+        return self
+
+
+# --------------------------------------------------------------------------------------- sweeps
+
+
+class Change(Strict):
+    """``set`` these dotted keys in the runs for which every key of ``where`` has one of its values."""
+
+    where: dict[str, Any]
+    set: dict[str, Any]
+
+
+class SweepConfig(Strict):
+    """A study's runs: a baseline, axes multiplied out, and changes for some of them.
+
+    An axis is a dotted key of a run (``task.kv``), or several that move together
+    (``"model.width, model.heads": [[16, 4], [32, 2]]``).
+    """
+
+    baseline: dict[str, Any] = {}
+    axes: dict[str, list[Any]] = {}
+    changes: list[Change] = []
+    trace: TraceConfig = TraceConfig()
+    total_over: Literal["heads", "channels"] = Field(
+        "heads", description="what total ESS sums over (METHOD section 2)"
+    )
+
+
+class ScaleConfig(Strict):
+    """The sweeps of one scale; scales differ in numbers only."""
+
+    name: str
+    description: str
+    mqar: SweepConfig | None = None
+
+    def studies(self) -> dict[str, SweepConfig]:
+        """The studies that this scale runs, in the order of :data:`STUDIES`."""
+        found = {name: getattr(self, name, None) for name in STUDIES}
+        return {name: sweep for name, sweep in found.items() if sweep is not None}
+
+
+class ProjectConfig(Strict):
+    """What a user edits in ``config/config.yaml`` or gives with ``--config``."""
+
+    scale: str = Field("demo", description="a file of config/scales: demo, small, paper")
+    results: str = Field("results", description="where everything is written; may be a scratch disk")
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="auto takes a GPU where there is one"
+    )
+    threads: int = Field(1, ge=1, description="CPU threads of one training or tracing job")
+    cohort_size: int = Field(3, ge=1, description="runs in one Snakemake job, at the most")
+    compile: Literal["auto", "yes", "no"] = Field(
+        "auto", description="torch.compile the model while training; auto decides by run length"
+    )
+    partial: bool = Field(
+        False, description="draw figures from the runs that exist and leave gaps for the others"
+    )
+    plugins: list[str] = Field(
+        [], description="Python files or modules that register mixers and tasks of your own"
+    )
+    overrides: dict[str, Any] = Field(
+        {}, description="merged into the scale, e.g. {mqar: {axes: {seed: [0, 1, 2]}}}"
+    )
+
+
+# -------------------------------------------------------------------------- reading, with errors
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def _fields_at(model: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
+    """Known keys of the (nested) model at an error's location, for the nearest-name hint."""
+    for part in location:
+        if not isinstance(part, str) or part not in model.model_fields:
+            return []
+        annotation = model.model_fields[part].annotation
+        inner = [a for a in (annotation, *get_args(annotation)) if isinstance(a, type)]
+        models = [a for a in inner if issubclass(a, BaseModel)]
+        if not models:
+            return []
+        model = models[0]
+    return list(model.model_fields)
+
+
+def explain(error: ValidationError, model: type[BaseModel], source: str) -> str:
+    """The first problem of a pydantic error as one sentence that names source and key."""
+    first = error.errors(include_url=False)[0]
+    location = first["loc"]
+    key = ".".join(str(part) for part in location)
+    if first["type"] == "extra_forbidden":
+        known = _fields_at(model, location[:-1])
+        return f"{source}: unknown key '{key}'{nearest(str(location[-1]), known)}"
+    if first["type"] == "missing":
+        return f"{source}: the key '{key}' is missing"
+    message = first["msg"].removeprefix("Value error, ")
+    message = message[0].lower() + message[1:]
+    if key:
+        given = first.get("input")
+        shown = f" = {given!r}" if isinstance(given, str | int | float | bool) else ""
+        return f"{source}: {key}{shown}: {message}"
+    return f"{source}: {message}"
+
+
+def parse(model: type[M], data: Any, source: str) -> M:
+    """Validate ``data``; raises ConfigError with one sentence."""
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"{source}: expected keys and values, found {type(data).__name__}")
+    try:
+        return model.model_validate(dict(data))
+    except ValidationError as error:
+        raise ConfigError(explain(error, model, source)) from None
+    except UnknownNameError as error:
+        raise ConfigError(f"{source}: {error}") from None
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML mapping; raises ConfigError if the file is missing or not YAML."""
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: the file does not exist") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        where = getattr(error, "problem_mark", None)
+        line = f", line {where.line + 1}" if where is not None else ""
+        raise ConfigError(f"{path}{line}: not a YAML file that can be read") from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: expected keys and values, found {type(data).__name__}")
+    return data
+
+
+def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """``changes`` laid over ``base``, mapping by mapping; anything else is replaced."""
+    merged = dict(base)
+    for key, value in changes.items():
+        old = merged.get(key)
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        merged[key] = merge(old, value) if both else value
+    return merged
+
+
+def load_project(data: Mapping[str, Any], source: str = "config/config.yaml") -> ProjectConfig:
+    """The project configuration from a mapping (for example Snakemake's ``config``)."""
+    return parse(ProjectConfig, data, source)
+
+
+def load_scale(name: str, directory: Path, overrides: Mapping[str, Any] | None = None) -> ScaleConfig:
+    """The scale ``name`` from ``directory``, with the project's overrides laid over it.
+
+    Raises ConfigError for a scale that does not exist, naming the ones that do.
+    """
+    path = directory / f"{name}.yaml"
+    if not path.is_file():
+        known = [p.stem for p in directory.glob("*.yaml")]
+        raise ConfigError(f"the scale '{name}' does not exist in {directory}{nearest(name, known)}")
+    data = read_yaml(path)
+    source = str(path)
+    if overrides:
+        data = merge(data, overrides)
+        source += " with the overrides"
+    scale = parse(ScaleConfig, data, source)
+    if scale.name != name:
+        raise ConfigError(f"{path}: name is '{scale.name}', but the file is called '{name}'")
+    return scale
+
+
+# ---------------------------------------------------------------------------- the default's text
+
+_HEADER = """\
+# What a user edits. This file is generated from effstate.config.ProjectConfig
+# (`effstate config`) and held in step with it by a test; the values here are the defaults.
+# Any key can be given on the command line too: snakemake figures --cores 2 --config scale=small
+"""
+
+
+def default_yaml() -> str:
+    """The text of ``config/config.yaml``: every key, its default, its description as a comment."""
+    lines = [_HEADER]
+    for name, field in ProjectConfig.model_fields.items():
+        value = yaml.safe_dump(field.get_default(), default_flow_style=True).splitlines()[0]
+        lines.append(f"# {field.description}\n{name}: {value}\n")
+    return "\n".join(lines)

@@ -1,0 +1,252 @@
+"""Nested dissection over the index: every H_i of a dense operator in O(L^3) altogether.
+
+Both fast dense paths look at a symmetric matrix whose variables are the rows r >= i and the columns
+c < i of T:
+
+    K_i = [[p I, H_i], [H_i^T, q I]].
+
+With p = q = -tau it has one positive eigenvalue for every singular value above tau. With p = t and
+q = -t its determinant is, up to sign, t^(variables - 2s) prod (t^2 + sigma^2) over the s singular
+values. Inertia and determinant both survive Schur complements (Haynsworth), and from i to i + 1 one
+row leaves and one column enters. So a node of a binary tree stands for the indices [a, b): it holds
+the Schur complement onto rows a..b-1 and columns a..b-1, everything that all its indices share
+(rows >= b, columns < a) being eliminated and accounted for. Its left half eliminates the rows of the
+right half as well, and its right half the columns of the left half.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+LEAF = 8
+"""Leaves hold at least this many variables of each kind and are finished one index at a time."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How ``length`` indices of ``block`` variables each are halved: leaves of ``leaf`` indices."""
+
+    length: int
+    block: int
+    leaf: int
+    depth: int
+
+    @property
+    def padded(self) -> int:
+        """Number of indices after padding with empty ones."""
+        return self.leaf << self.depth
+
+
+def plan(length: int, block: int) -> Plan:
+    """The halving with the least padding."""
+    smallest = max(1, math.ceil(LEAF / block))
+    choices = [
+        Plan(length, block, leaf, depth)
+        for depth in range(length.bit_length())
+        for leaf in [math.ceil(length / (1 << depth))]
+        if smallest <= leaf <= 2 * smallest + 1
+    ]
+    if not choices:
+        choices = [Plan(length, block, length, 0)]
+    return min(choices, key=lambda p: (p.padded, p.leaf))
+
+
+Eliminate = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]
+"""(E, G, Z) -> G^T E^-1 G, G^T E^-1 Z, Z^T E^-1 Z, what is accounted per matrix, how bad it was."""
+
+
+@dataclass
+class Leaves:
+    """The leaves of the tree: nodes (leaves, k, ...) over k matrices.
+
+    rows, cross, columns: the three blocks, each (leaves, k, leaf d, leaf d).
+    account: (leaves, k), the sum of what :data:`Eliminate` accounted for on the way down.
+    risk: (leaves, k), the largest of what it reported as bad.
+    """
+
+    rows: Tensor
+    cross: Tensor
+    columns: Tensor
+    account: Tensor
+    risk: Tensor
+
+
+def dissect(
+    rows: Tensor,
+    cross: Tensor,
+    columns: Tensor,
+    account: Tensor,
+    risk: Tensor,
+    depth: int,
+    eliminate: Eliminate,
+    sign: float,
+) -> Leaves:
+    """Halve nodes (nodes, k, w, w) ``depth`` times; the left child comes before the right one.
+
+    ``columns`` is stored with ``sign``: -1 as the K block itself, +1 as minus that block, so that
+    with +1 both stored blocks stay positive definite.
+    """
+    for _ in range(depth):
+        nodes, k, width, _ = rows.shape
+        h = width // 2
+
+        def quarter(x: Tensor, i: int, j: int, h: int = h) -> Tensor:
+            return x[..., i * h : (i + 1) * h, j * h : (j + 1) * h]
+
+        coupling = quarter(cross, 1, 0)
+        # first halves: rows of the second half go; second halves: columns of the first half go
+        pivot = torch.stack([quarter(rows, 1, 1), quarter(columns, 0, 0)], dim=1)
+        same = torch.stack([quarter(rows, 1, 0), quarter(columns, 0, 1)], dim=1)
+        other = torch.stack([coupling, coupling.mT], dim=1)
+        flat = [x.reshape(-1, h, h) for x in (pivot, same, other)]
+        ss, so, oo, found, bad = eliminate(*flat)
+        ss, so, oo = (x.view(nodes, 2, k, h, h) for x in (ss, so, oo))
+        new_rows = torch.stack(
+            [quarter(rows, 0, 0) - ss[:, 0], quarter(rows, 1, 1) + sign * oo[:, 1]], dim=1
+        )
+        new_columns = torch.stack(
+            [quarter(columns, 0, 0) + sign * oo[:, 0], quarter(columns, 1, 1) - ss[:, 1]], dim=1
+        )
+        new_cross = torch.stack(
+            [quarter(cross, 0, 0) - so[:, 0], quarter(cross, 1, 1) - so[:, 1].mT], dim=1
+        )
+        rows, cross, columns = (x.flatten(0, 1) for x in (new_rows, new_cross, new_columns))
+        account = (account.unsqueeze(1) + found.view(nodes, 2, k)).flatten(0, 1)
+        risk = torch.maximum(risk.unsqueeze(1), bad.view(nodes, 2, k)).flatten(0, 1)
+    return Leaves(rows, cross, columns, account, risk)
+
+
+def index_matrices(leaves: Leaves, plan_: Plan, sign: float) -> Tensor:
+    """K of every index after elimination, (leaves, leaf, k, w, w) with w = leaf d.
+
+    Index t of a leaf keeps its rows t.. and columns ..t-1: w variables whatever t.
+    """
+    d, q = plan_.block, plan_.leaf
+    w = q * d
+    both = torch.cat(
+        [
+            torch.cat([leaves.rows, leaves.cross], dim=-1),
+            torch.cat([leaves.cross.mT, -sign * leaves.columns], dim=-1),
+        ],
+        dim=-2,
+    )
+    picked = []
+    for t in range(q):
+        keep = torch.cat([torch.arange(t * d, w), torch.arange(w, w + t * d)]).to(both.device)
+        picked.append(both[..., keep.unsqueeze(1), keep])
+    return torch.stack(picked, dim=1)
+
+
+def _padded(operator: Tensor, plan_: Plan) -> Tensor:
+    """``operator`` (k, L d, L d) with empty indices behind, strictly causal between blocks."""
+    d = plan_.block
+    missing = (plan_.padded - plan_.length) * d
+    return torch.nn.functional.pad(operator, (0, missing, 0, missing))
+
+
+class _Root:
+    """The first halving, where the pivots are multiples of the identity.
+
+    It only needs the two Gram matrices of T[m:, :m], which all shifts share.
+    """
+
+    def __init__(self, operator: Tensor, plan_: Plan) -> None:
+        self.plan = plan_
+        self.operator = _padded(operator, plan_)
+        size = self.operator.shape[-1]
+        if plan_.depth:
+            self.h = size // 2
+            low = self.operator[:, self.h :, : self.h]
+            self.past, self.future = low.mT @ low, low @ low.mT
+        else:
+            self.h = size
+
+    def nodes(self, diagonal: Tensor) -> tuple[Tensor, Tensor, Tensor, int]:
+        """rows, cross, columns (nodes, k s, h, h) and the depth that is left.
+
+        Args:
+            diagonal: (s,), p = -tau or p = t; operator-major: matrix k of shift j is k s + j.
+        """
+        h, s = self.h, len(diagonal)
+        k = len(self.operator)
+        eye = torch.eye(h, dtype=diagonal.dtype, device=diagonal.device)
+        bare = (diagonal.view(s, 1, 1) * eye).expand(k, s, h, h)
+        if not self.plan.depth:
+            cross = self.operator.unsqueeze(1).expand(k, s, h, h)
+            parts = [x.unsqueeze(0) for x in (bare, cross, bare)]
+            depth = 0
+        else:
+            weight = 1.0 / diagonal.abs().view(1, s, 1, 1)
+            first = self.operator[:, None, :h, :h].expand(k, s, h, h)
+            second = self.operator[:, None, h:, h:].expand(k, s, h, h)
+            parts = [
+                torch.stack([bare, bare + weight * self.future.unsqueeze(1)]),
+                torch.stack([first, second]),
+                torch.stack([bare + weight * self.past.unsqueeze(1), bare]),
+            ]
+            depth = self.plan.depth - 1
+        rows, cross, columns = (x.reshape(len(x), k * s, h, h) for x in parts)
+        return rows, cross, columns, depth
+
+
+def _largest(*matrices: Tensor) -> Tensor:
+    """Largest absolute entry over all given (k, w, w): (k,)."""
+    out = [torch.maximum(x.amax(dim=(-2, -1)), -x.amin(dim=(-2, -1))) for x in matrices]
+    return torch.stack(out).amax(dim=0)
+
+
+def _eliminate_indefinite(e: Tensor, g: Tensor, z: Tensor) -> tuple[Tensor, ...]:
+    """Eliminate e; account its positive eigenvalues; report growth, infinite if it breaks down."""
+    h = e.shape[-1]
+    factor, pivots, _ = torch.linalg.ldl_factor_ex(e)
+    single = pivots > 0
+    # a 2 x 2 pivot of Bunch and Kaufman is indefinite: one eigenvalue of either sign
+    positive = (single & (factor.diagonal(dim1=-2, dim2=-1) > 0)).sum(-1) + (~single).sum(-1) // 2
+    lu, order, _ = torch.linalg.lu_factor_ex(e)
+    solved = torch.linalg.lu_solve(lu, order, torch.cat([g, z], dim=-1))
+    gt, zt, sg, sz = g.mT, z.mT, solved[..., :h], solved[..., h:]
+    ss, so, oo = gt @ sg, gt @ sz, zt @ sz
+    growth = _largest(ss, so, oo)
+    broken = ~torch.isfinite(growth)
+    if bool(broken.any()):
+        keep = (~broken).view(-1, 1, 1)
+        ss, so, oo = (torch.where(keep, x, 0.0) for x in (ss, so, oo))
+        growth = torch.where(broken, float("inf"), growth)
+    return ss, so, oo, positive, growth
+
+
+def counts_above(
+    operator: Tensor, tolerances: Tensor, block_size: int = 1
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Number of singular values of every H_i above each tolerance, by inertia.
+
+    Args:
+        operator: (k, L d, L d) float64, zero above the block diagonal.
+        tolerances: (s,) float64, positive.
+
+    Returns:
+        counts (k, s, L-1) int64; margin (k, s, L-1), the distance of the last eliminated form from
+        a change of its count; growth (k, s, L-1), the largest entry that elimination passed through.
+    """
+    length = operator.shape[-1] // block_size
+    tree = plan(length, block_size)
+    k, s = len(operator), len(tolerances)
+    rows, cross, columns, depth = _Root(operator, tree).nodes(-tolerances)
+    account = torch.zeros(rows.shape[:2], dtype=torch.int64, device=operator.device)
+    risk = _largest(*(x.flatten(0, 1) for x in (rows, cross, columns))).view(rows.shape[:2])
+    leaves = dissect(rows, cross, columns, account, risk, depth, _eliminate_indefinite, -1.0)
+    values = torch.linalg.eigvalsh(index_matrices(leaves, tree, -1.0))
+    counts = leaves.account.unsqueeze(1) + (values > 0).sum(-1)
+    margin = values.abs().amin(-1)
+    growth = leaves.risk.unsqueeze(1).expand_as(margin)
+
+    def by_index(x: Tensor) -> Tensor:
+        # (leaves, leaf, k s) -> (k, s, indices)
+        return x.flatten(0, 1).T.reshape(k, s, -1)[..., 1:length]
+
+    return by_index(counts), by_index(margin), by_index(growth)

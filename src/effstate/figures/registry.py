@@ -1,0 +1,387 @@
+"""Every figure: what it shows, what it reads, which module draws it.
+
+Rules, named targets, captions, the gallery and the tests are driven by :data:`FIGURES`. This module
+imports neither matplotlib nor pandas nor torch, so that a workflow can read it at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from effstate.registry import UnknownNameError, nearest
+
+PACKAGE = Path(__file__).parents[1]
+
+TABLE_KINDS = ("runs", "checkpoints", "layers")
+"""A table is called ``<study>_<kind>``, for example ``mqar_runs``."""
+
+
+@dataclass(frozen=True)
+class RowSpec:
+    """One row of panels in a figure that shows a sweep.
+
+    ``scatter``: accuracy against the quantity, an axes per featurizer. ``heatmap``: the quantity's
+    mean over two axes, an axes per featurizer. ``lines``: its mean over each of the axes, a panel
+    per axis with all featurizers. ``difficulty`` among ``axes`` stands for the study's own.
+    """
+
+    kind: Literal["scatter", "heatmap", "lines"]
+    panels: str
+    quantity: str
+    axes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class FigureSpec:
+    """A figure as the paper numbers it, or one of ours (B1 ...).
+
+    ``tables`` are read if they exist; a panel whose table is absent is drawn empty and says so.
+    ``uses`` are folders or files of the package, besides ``figures`` itself, whose change redraws
+    the figure.
+    """
+
+    id: str
+    number: str
+    title: str
+    section: str
+    module: str
+    caption: str
+    studies: tuple[str, ...] = ()
+    tables: tuple[str, ...] = ()
+    ess_kinds: tuple[str, ...] = ()
+    uses: tuple[str, ...] = ("analysis",)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+FIGURES: dict[str, FigureSpec] = {}
+"""Figure id (``fig1`` ... ``figB5``) to its specification, in the order of the paper."""
+
+
+def _add(number: str, title: str, section: str, module: str, caption: str, **rest: Any) -> None:
+    spec = FigureSpec(f"fig{number}", number, title, section, module, caption, **rest)
+    FIGURES[spec.id] = spec
+
+
+def _rows(quantity: str) -> tuple[RowSpec, ...]:
+    """Panels (a) to (i) of a marginal figure (section E.1)."""
+    grids = (
+        ("a", ("tss", "difficulty")),
+        ("b", ("total_tss", "difficulty")),
+        ("c", ("tss", "seq_len")),
+        ("d", ("total_tss", "seq_len")),
+        ("e", ("seq_len", "difficulty")),
+    )
+    heatmaps = tuple(RowSpec("heatmap", panel, quantity, axes) for panel, axes in grids)
+    lines = RowSpec("lines", "fghi", quantity, ("tss", "total_tss", "difficulty", "seq_len"))
+    return (*heatmaps, lines)
+
+
+def _scatters(*quantities: str) -> tuple[RowSpec, ...]:
+    return tuple(RowSpec("scatter", "abcdefgh"[i], q) for i, q in enumerate(quantities))
+
+
+_MQAR: dict[str, Any] = {"studies": ("mqar",), "tables": ("mqar_runs",)}
+_MQAR_CURVES: dict[str, Any] = {"studies": ("mqar",), "tables": ("mqar_runs", "mqar_checkpoints")}
+_ENTROPY = ("entropy",)
+_TOLERANCE = ("tol_1e-3",)
+
+_add(
+    "1",
+    "What the effective state-size measures",
+    "1",
+    "toy",
+    "An operator T of a small gated recurrence (a), the block H_i that carries the past to "
+    "the present and future cut out of it, the singular values of every H_i (b), and how many"
+    " of them count (c): the effective state-size stays below the theoretical state-size and "
+    "below what the geometry of the block allows.",
+    uses=("ess", "operators"),
+    ess_kinds=("entropy", "tol_1e-3"),
+    options={"draw": "definition"},
+)
+_add(
+    "2",
+    "The effective state-size moves with time and input",
+    "3",
+    "toy",
+    "One gated recurrence on two inputs. Its gate closes where the input holds a reset; there"
+    " the past is forgotten and the effective state-size falls, while the theoretical state-"
+    "size never moves.",
+    uses=("ess", "operators"),
+    ess_kinds=("entropy", "tol_1e-3"),
+    options={"draw": "resets"},
+)
+_add(
+    "3",
+    "Accuracy against ESS per key-value pair",
+    "4.1",
+    "sweep",
+    "Every final model of the MQAR sweep, a panel per featurizer. Softmax attention is shown "
+    "by its totals, and its models above an accuracy of 0.95 are left out, as in the paper.",
+    ess_kinds=_ENTROPY,
+    options={"rows": (RowSpec("scatter", "", "ess_per_difficulty"),), "cross_task": True},
+    **_MQAR,
+)
+_add(
+    "4",
+    "Where ESS and accuracy move together during training",
+    "4.2",
+    "sweep",
+    "Correlation of ESS and accuracy over the checkpoints of a run, averaged over the runs of"
+    " each cell. Rows are the state size (for softmax attention the total state size), "
+    "columns the number of key-value pairs.",
+    ess_kinds=_ENTROPY,
+    options={
+        "rows": (RowSpec("heatmap", "", "correlation", ("tss", "difficulty")),),
+        "sa_total": True,
+    },
+    **_MQAR_CURVES,
+)
+_add(
+    "5",
+    "ESS predicts accuracy: compared with TSS",
+    "4.1",
+    "correlation_bars",
+    "Correlation of accuracy with ESS per key-value pair and with TSS per key-value pair, "
+    "both in log2, over the final models of each featurizer, with 95% bootstrap intervals "
+    "over runs.",
+    ess_kinds=_ENTROPY,
+    options={"draw": "ess_against_tss"},
+    **_MQAR,
+)
+_add(
+    "7",
+    "State saturation and state collapse",
+    "4.2",
+    "utilisation",
+    "Accuracy and state utilisation at the smallest and the largest state size. A small state"
+    " fills up while accuracy fails (saturation); a large one can stay unused (collapse). The"
+    " grey line is the most that the geometry of H_i allows; dotted lines are the untrained "
+    "models.",
+    ess_kinds=_TOLERANCE,
+    **_MQAR_CURVES,
+)
+_add(
+    "10",
+    "Decay over long sequences, and a regulariser against it",
+    "A",
+    "length",
+    "(a) ESS per key-value pair and the norm of the product of the state-transition matrices "
+    "A_i over the sequence, against its length. (b) Accuracy against the strength of the "
+    "regulariser.",
+    ess_kinds=_TOLERANCE,
+    studies=("mqar", "regularisation"),
+    tables=("mqar_runs", "mqar_layers", "regularisation_runs"),
+    options={"draw": "norms"},
+)
+_ELEVEN = _scatters(
+    "tss_per_difficulty",
+    "total_tss_per_difficulty",
+    "ess_per_difficulty",
+    "total_ess_per_difficulty",
+    "ess_per_tss",
+    "total_ess_per_total_tss",
+    "ess",
+    "tss",
+)
+_add(
+    "11",
+    "Accuracy against eight measures of the state (entropy-ESS)",
+    "E.1",
+    "sweep",
+    "Final models of the MQAR sweep, accuracy against theoretical and effective state sizes, "
+    "with and without normalisation by the task's difficulty.",
+    ess_kinds=_ENTROPY,
+    options={"rows": _ELEVEN},
+    **_MQAR,
+)
+
+_MARGINALS = (
+    ("accuracy", "accuracy", "12", None),
+    ("ESS per key-value pair", "ess_per_difficulty", "13", "19"),
+    ("total ESS per key-value pair", "total_ess_per_difficulty", "14", "20"),
+    ("state utilisation ESS / TSS", "ess_per_tss", "15", "21"),
+    ("total state utilisation", "total_ess_per_total_tss", "16", "22"),
+    ("the correlation of ESS and accuracy within a run", "correlation", "17", "23"),
+)
+
+
+def _add_marginals(kinds: tuple[str, ...], place: int, suffix: str) -> None:
+    for name, quantity, *numbers in _MARGINALS:
+        if numbers[place] is not None:
+            _add(
+                numbers[place],
+                f"Marginals of {name}{suffix}",
+                "E.1",
+                "sweep",
+                f"Mean of {name} over all MQAR models in each bucket of two axes of the sweep "
+                "(a-e), and of one axis (f-i).",
+                ess_kinds=kinds if quantity != "accuracy" else (),
+                options={"rows": _rows(quantity)},
+                **(_MQAR_CURVES if quantity == "correlation" else _MQAR),
+            )
+
+
+_add_marginals(_ENTROPY, 0, "")
+_add(
+    "18",
+    "Accuracy against measures of the state (tolerance-ESS)",
+    "E.1",
+    "sweep",
+    "As figure 11, with the effective state-size counted at a tolerance of 1e-3.",
+    ess_kinds=_TOLERANCE,
+    options={
+        "rows": _scatters(
+            "ess_per_difficulty",
+            "total_ess_per_difficulty",
+            "ess_per_tss",
+            "total_ess_per_total_tss",
+            "ess",
+        )
+    },
+    **_MQAR,
+)
+_add_marginals(_TOLERANCE, 1, " (tolerance-ESS)")
+
+for _number, _study, _name, _unit in (
+    ("24", "copying", "Selective copying", "token to copy"),
+    ("25", "compression", "Compression", "vocabulary entry"),
+):
+    _add(
+        _number,
+        f"{_name}: state sizes per {_unit}, and correlation during training",
+        "E.1",
+        "sweep",
+        f"{_name}: accuracy of the final models against effective and theoretical state sizes "
+        f"per {_unit} (a-d), and the correlation of ESS and accuracy within a run (e, f).",
+        studies=(_study,),
+        tables=(f"{_study}_runs", f"{_study}_checkpoints"),
+        ess_kinds=_ENTROPY,
+        options={
+            "rows": (
+                *_scatters(
+                    "ess_per_difficulty",
+                    "total_ess_per_difficulty",
+                    "tss_per_difficulty",
+                    "total_tss_per_difficulty",
+                ),
+                RowSpec("heatmap", "e", "correlation", ("tss", "difficulty")),
+                RowSpec("heatmap", "f", "correlation", ("total_tss", "difficulty")),
+            )
+        },
+    )
+
+# Where the cells of figures 26 and 29 stand in the axes of table 1 (0 smallest, 1 largest).
+for _number, _title, _cell, _paper in (
+    (
+        "26",
+        "ESS and accuracy over training",
+        {"tss": 1 / 2, "width": 2 / 3, "seq_len": 1.0, "kv": 3 / 4},
+        "width 256, heads 8, length 2048, kv 64",
+    ),
+    (
+        "29",
+        "ESS and accuracy over training in a cell that collapses",
+        {"tss": 1.0, "width": 1.0, "seq_len": 1.0, "kv": 1.0},
+        "width 512, heads 4, length 2048, kv 128",
+    ),
+):
+    _add(
+        _number,
+        _title,
+        "E.1" if _number == "26" else "E.3",
+        "curves",
+        "Entropy-ESS, tolerance-ESS and accuracy over training in one cell of the MQAR sweep."
+        " ESS is scaled to its own smallest and largest value in each run; lines are means "
+        "over seeds, bands their extremes.",
+        studies=("mqar",),
+        tables=("mqar_checkpoints",),
+        ess_kinds=("entropy", "tol_1e-3"),
+        options={"place": _cell, "paper_cell": _paper},
+    )
+_add(
+    "30",
+    "ESS per layer against sequence length",
+    "E.3",
+    "length",
+    "ESS per key-value pair of each mixer of GLA and WLA against the sequence length: mean "
+    "over the final models of the MQAR sweep.",
+    studies=("mqar",),
+    tables=("mqar_runs", "mqar_layers"),
+    ess_kinds=_TOLERANCE,
+    options={"draw": "layers"},
+)
+_add(
+    "B1",
+    "Correlations with and without saturated models",
+    "beyond the paper",
+    "correlation_bars",
+    "As figure 5, with all models and without saturated ones (ESS above 0.9 of its geometric "
+    "ceiling while accuracy is below 0.95), and the difference of the two correlations with "
+    "its own interval.",
+    ess_kinds=_ENTROPY,
+    options={"draw": "saturation"},
+    **_MQAR,
+)
+_add(
+    "B4",
+    "Ours against the printed heat maps",
+    "beyond the paper",
+    "printed",
+    "Our means minus the values printed in the paper's heat maps, where a cell stands on both"
+    " axes; and for every printed map the rank correlation of the value with each axis, ours "
+    "against the paper's.",
+    studies=("mqar", "copying", "compression"),
+    tables=tuple(
+        f"{study}_{kind}"
+        for study in ("mqar", "copying", "compression")
+        for kind in ("runs", "checkpoints")
+    ),
+    ess_kinds=("entropy", "tol_1e-3"),
+    uses=("analysis", "figures/data/printed_heatmaps.csv"),
+)
+_add(
+    "B5",
+    "ESS beside rival proxies",
+    "beyond the paper",
+    "correlation_bars",
+    "Correlation of accuracy with ESS, TSS, the effective window and the rank of the operator"
+    " without its causal mask, each per key-value pair, with 95% bootstrap intervals over "
+    "runs.",
+    ess_kinds=_ENTROPY,
+    options={"draw": "proxies"},
+    **_MQAR,
+)
+
+
+def _place(spec: FigureSpec) -> tuple[bool, int]:
+    return spec.number.startswith("B"), int(spec.number.removeprefix("B"))
+
+
+FIGURES = {spec.id: spec for spec in sorted(FIGURES.values(), key=_place)}
+
+
+def get(figure_id: str) -> FigureSpec:
+    """The specification of ``fig5``, ``figB1`` ...
+
+    Raises UnknownNameError with the nearest known id.
+    """
+    if figure_id not in FIGURES:
+        raise UnknownNameError(f"unknown figure '{figure_id}'{nearest(figure_id, FIGURES)}")
+    return FIGURES[figure_id]
+
+
+def sources(spec: FigureSpec) -> list[str]:
+    """Source files that decide how a figure looks, relative to the package, sorted.
+
+    A workflow lists them as inputs, so that editing a figure redraws it (and nothing else). The
+    code that makes the tables is not among them: tables have rules of their own.
+    """
+    found = {f"figures/{name}.py" for name in (spec.module, "panels", "style", "render")}
+    for used in spec.uses:
+        path = PACKAGE / used
+        files = path.glob("*.py") if path.is_dir() else [path]
+        found.update(f.relative_to(PACKAGE).as_posix() for f in files)
+    return sorted(found - {"analysis/collect.py"})

@@ -1,0 +1,263 @@
+"""What the workflow's scripts call: one function per rule, with log, progress and exit codes."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+from tqdm import tqdm
+
+from effstate.artifacts import Artifact, ArtifactError, RunStore, write_table
+from effstate.cohorts import Cohort, CohortError, Interrupted, run_cohort
+from effstate.config import ConfigError
+from effstate.pipeline import Pipeline
+from effstate.requests import run_of
+
+logger = logging.getLogger("effstate")
+
+KNOWN_ERRORS = (ConfigError, ArtifactError, CohortError)
+LOG_EVERY_SECONDS = 15.0
+
+
+@contextlib.contextmanager
+def job(log: Path | None = None) -> Iterator[None]:
+    """Run a job with its log; known errors become one sentence and exit code 1.
+
+    An interrupted job exits with 128 + the signal's number, which Snakemake and SLURM see as a
+    failure that may be tried again.
+    """
+    handlers: list[logging.Handler] = []
+    if log is not None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        handlers.append(logging.FileHandler(log, mode="a", encoding="utf-8"))
+        handlers[0].setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        logger.addHandler(handlers[0])
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    except Interrupted as stop:
+        logger.warning("%s", stop)
+        print(f"effstate: {stop}", file=sys.stderr)
+        sys.exit(128 + stop.signal_number)
+    except KNOWN_ERRORS as error:
+        logger.error("%s", error)
+        print(f"effstate: {error}", file=sys.stderr)
+        sys.exit(1)
+    finally:
+        for handler in handlers:
+            logger.removeHandler(handler)
+            handler.close()
+
+
+class Reporter:
+    """Progress of a cohort: a bar on a terminal, a line now and then in the log.
+
+    Jobs that run side by side take different lines of the terminal: each holds the first free of a
+    few numbered locks.
+    """
+
+    def __init__(self, store: RunStore, label: str, total: int) -> None:
+        self.label, self.total, self.finished = label, total, 0
+        self._slot: FileLock | None = None
+        position = 0
+        visible = sys.stderr.isatty()
+        while visible and self._slot is None and position < 64:
+            lock = FileLock(store.runs / ".locks" / f"terminal-line-{position}")
+            lock_path = Path(lock.lock_file)
+            lock_path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                lock.acquire(timeout=0)
+                self._slot = lock
+            except Timeout:
+                position += 1
+        self._bar = tqdm(
+            total=1.0,
+            desc=label,
+            position=position,
+            leave=False,
+            disable=not visible,
+            bar_format="{desc} |{bar}| {postfix} {elapsed}<{remaining}",
+        )
+        self._logged = time.monotonic()
+        self._show(0.0, "")
+
+    def _show(self, within: float, detail: str) -> None:
+        share = (self.finished + within) / max(self.total, 1)
+        text = f"{self.finished}/{self.total} runs{detail}"
+        if not self._bar.disable:
+            self._bar.n = min(share, 1.0)
+            self._bar.set_postfix_str(text, refresh=False)
+            self._bar.update(0)
+        if time.monotonic() - self._logged > LOG_EVERY_SECONDS:
+            self._logged = time.monotonic()
+            logger.info("%s: %s (%.0f%%)", self.label, text, 100 * share)
+
+    def step(self, step: int, steps: int) -> None:
+        """Within a run: ``step`` of ``steps`` done."""
+        self._show(step / steps, f", step {step}/{steps}")
+
+    def run_done(self, artifact: Artifact | None = None) -> None:
+        """One more run done (or found done)."""
+        self.finished += 1
+        self._show(0.0, "")
+
+    def close(self) -> None:
+        """Remove the bar and free its line."""
+        self._bar.close()
+        if self._slot is not None:
+            self._slot.release()
+
+
+def execution_of(pipeline: Pipeline) -> Any:
+    """Device, threads and compilation from the project configuration."""
+    from effstate.training.trainer import Execution
+
+    project = pipeline.project
+    return Execution(device=project.device, threads=project.threads, compile=project.compile)
+
+
+def make_cohort(pipeline: Pipeline, cohort: Cohort) -> dict[str, Any]:
+    """Make what is missing of a cohort (of any stage) and write its manifest.
+
+    Raises CohortError if members failed, Interrupted if the process was asked to stop.
+    """
+    from effstate.training.interruption import stop_flag
+
+    store, execution = pipeline.store, execution_of(pipeline)
+    reporter = Reporter(store, f"{cohort.stage} {cohort.label}", len(cohort.requests))
+    with contextlib.closing(reporter), stop_flag() as flag:
+
+        def work(artifact: Artifact) -> None:
+            inputs = artifact.request.inputs
+            if cohort.stage == "data":
+                from effstate.training.data import make_data
+
+                make_data(artifact, workers=execution.threads)
+            elif cohort.stage == "train":
+                from effstate.training.trainer import train
+
+                data = store.artifact(inputs[0])
+                train(artifact, data, execution, on_step=reporter.step, flag=flag)
+            else:
+                from effstate.analysis.trace import make_trace
+
+                trained = store.artifact(inputs[0])
+                data = store.artifact(trained.request.inputs[0])
+                make_trace(artifact, trained, data, execution, on_step=reporter.step)
+            flag.check()
+
+        return run_cohort(
+            cohort, store, work, partial=pipeline.project.partial, on_done=reporter.run_done
+        )
+
+
+def make_tables(pipeline: Pipeline, study: str, outputs: Mapping[str, Path]) -> None:
+    """Collect a study's tables and write each to its path."""
+    from effstate.analysis.collect import collect
+
+    sweep = pipeline.sweep(study)
+    reporter = Reporter(pipeline.store, f"collect {study}", len(sweep.runs))
+    with contextlib.closing(reporter):
+        tables = collect(
+            pipeline.store,
+            sweep.runs,
+            sweep.trace,
+            sweep.total_over,
+            on_run=reporter.run_done,
+        )
+    for name, path in outputs.items():
+        write_table(path, tables[name])
+
+
+def finished_digests(pipeline: Pipeline, study: str) -> list[str]:
+    """Digests of the study's traces that exist: what a partial table is made from."""
+    store = pipeline.store
+    return [r.digest for r in pipeline.requests(study, "trace") if store.artifact(r).finished]
+
+
+def states(pipeline: Pipeline) -> list[dict[str, Any]]:
+    """One row a run of every study: name, state and, for failures, the reason."""
+    from effstate.artifacts import read_json
+
+    rows = []
+    for study in pipeline.sweeps:
+        for request in pipeline.requests(study, "train"):
+            artifact = pipeline.store.artifact(request)
+            state = artifact.state
+            failure = artifact.path("failure.json")
+            reason = read_json(failure)["message"] if state == "failed" else ""
+            shape = run_of(request).model.slug
+            rows.append(
+                {
+                    "study": study,
+                    "run": request.name,
+                    "state": state,
+                    "shape": shape,
+                    "reason": reason,
+                }
+            )
+    return rows
+
+
+
+
+def load_tables(pipeline: Pipeline, paths: Iterable[Path]) -> dict[str, Any]:
+    """Tables by name (``mqar_runs``); raises ArtifactError for a file that cannot be read."""
+    import pandas as pd
+    import pyarrow
+
+    tables = {}
+    for path in paths:
+        try:
+            tables[path.stem] = pd.read_parquet(path)
+        except (OSError, pyarrow.ArrowException):
+            study = path.stem.rpartition("_")[0]
+            raise ArtifactError(
+                f"{path}: not a complete Parquet file; delete it and run "
+                f"`snakemake {path}` (study {study}) to make it anew"
+            ) from None
+    return tables
+
+
+def figure_context(pipeline: Pipeline, paths: Iterable[Path]) -> Any:
+    """What every figure gets: scale, tables, and whether they may be partial."""
+    from effstate.figures.render import FigureContext
+
+    return FigureContext(
+        scale=pipeline.scale.name,
+        description=pipeline.scale.description,
+        tables=load_tables(pipeline, paths),
+        partial=pipeline.project.partial,
+        options={
+            "planned_runs": {study: len(sweep.runs) for study, sweep in pipeline.sweeps.items()},
+            "total_over": {study: sweep.total_over for study, sweep in pipeline.sweeps.items()},
+        },
+    )
+
+
+def draw_figure(pipeline: Pipeline, figure: str, tables: Iterable[Path], prefix: Path) -> None:
+    """Draw a registered figure as PNG, PDF and CSV."""
+    from effstate.figures.render import render
+
+    render(figure, figure_context(pipeline, tables), prefix)
+
+
+def closing_words(pipeline: Pipeline) -> str:
+    """Where the figures lie, and the correlations that figure 5 draws, as far as they exist."""
+    import pandas as pd
+
+    folder = pipeline.results / "figures" / pipeline.scale.name
+    drawn = sorted(folder.glob("fig*.png"))
+    if not drawn:
+        return ""
+    words = [f"{len(drawn)} figures in {folder}/ (PNG, PDF, and the numbers behind each as CSV)"]
+    numbers = folder / "fig5.csv"
+    if numbers.exists():
+        words += ["", "Correlations of figure 5:", pd.read_csv(numbers).to_string(index=False)]
+    return "\n".join(words)

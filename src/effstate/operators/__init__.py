@@ -1,0 +1,22 @@
+"""From a mixer's features to its operator T, to T u, and to its recurrence (METHOD sections 1, 3)."""
+
+from effstate.operators.features import (
+    DecayFeatures,
+    Features,
+    SoftmaxFeatures,
+    recurrence_from_qk,
+    softmax_operator,
+)
+from effstate.operators.linear_attention import linear_attention
+from effstate.operators.reference import linear_attention_naive, operator_naive
+
+__all__ = [
+    "DecayFeatures",
+    "Features",
+    "SoftmaxFeatures",
+    "linear_attention",
+    "linear_attention_naive",
+    "operator_naive",
+    "recurrence_from_qk",
+    "softmax_operator",
+]

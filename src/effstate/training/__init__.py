@@ -1,0 +1,1 @@
+"""One trainer, its checkpoints, and the evaluation of what it trained."""

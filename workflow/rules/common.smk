@@ -1,0 +1,67 @@
+"""Configuration, checked before any rule, and the helpers that all rules share."""
+
+from pathlib import Path
+
+from snakemake.exceptions import WorkflowError
+
+from effstate.config import ConfigError
+from effstate.figures.registry import FIGURES
+from effstate.pipeline import Pipeline
+from effstate.registry import UnknownNameError, nearest
+
+
+def resolved_pipeline():
+    """The pipeline of this invocation; one sentence and no traceback if the configuration is bad."""
+    try:
+        return Pipeline.from_config(config, Path(workflow.basedir))
+    except (ConfigError, UnknownNameError) as error:
+        raise WorkflowError(str(error)) from None
+
+
+PIPELINE = resolved_pipeline()
+RESULTS = PIPELINE.project.results
+SCALE = PIPELINE.scale.name
+STUDIES = list(PIPELINE.sweeps)
+TABLES = ["runs", "checkpoints", "layers"]
+
+wildcard_constraints:
+    study="[a-z]+",
+    cohort="[^/]+",
+
+
+def check_targets():
+    """Refuse a target that looks like a figure but is none, naming the nearest figure."""
+    asked = getattr(getattr(workflow, "dag_settings", None), "targets", None) or []
+    for target in asked:
+        name = str(target)
+        if name.startswith("fig") and name != "figures" and "/" not in name and name not in FIGURES:
+            hint = nearest(name, ["figures", *FIGURES])
+            raise WorkflowError(f"there is no figure '{name}'{hint}")
+
+
+check_targets()
+
+
+def upstream(stage):
+    """Input function of a stage's cohort: the manifests of what its members read."""
+    return lambda wildcards: PIPELINE.upstream(wildcards.study, stage, wildcards.cohort)
+
+
+def members(stage):
+    """Digests of a cohort's members: the only thing that decides what its job makes."""
+    return lambda wildcards: [
+        request.digest
+        for request in PIPELINE.cohort(wildcards.study, stage, wildcards.cohort).requests
+    ]
+
+
+def table_paths(study):
+    """The three tables of a study."""
+    return [f"{RESULTS}/tables/{SCALE}/{study}_{table}.parquet" for table in TABLES]
+
+
+def say_where_the_figures_are():
+    """After a run: where the pictures lie, and the correlations that figure 5 draws."""
+    from effstate.jobs import closing_words
+
+    print(closing_words(PIPELINE))

@@ -1,0 +1,82 @@
+"""The chain of every sweep study: data -> train -> trace -> tables. A job is a cohort of runs."""
+
+from effstate.artifacts import STAGE_VERSIONS
+from effstate.jobs import finished_digests
+
+
+def traced_manifests(wildcards):
+    """All trace manifests of a study; none when tables are made from whatever is there."""
+    if PIPELINE.project.partial:
+        return []
+    return PIPELINE.manifests(wildcards.study, "trace")
+
+
+def traced_runs(wildcards):
+    """What decides the tables: the runs asked for, or under `partial` those that exist."""
+    if PIPELINE.project.partial:
+        return finished_digests(PIPELINE, wildcards.study)
+    return [request.digest for request in PIPELINE.requests(wildcards.study, "trace")]
+
+
+rule data:
+    output:
+        f"{RESULTS}/cohorts/data/{{study}}/{{cohort}}.json",
+    params:
+        members=members("data"),
+    log:
+        f"{RESULTS}/logs/data/{{study}}-{{cohort}}.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/data/{{study}}-{{cohort}}.tsv"
+    threads: PIPELINE.project.threads
+    script:
+        "../scripts/cohort.py"
+
+
+# The manifests' names hold their members' digests, so their age says nothing: hence ancient().
+rule train:
+    input:
+        lambda wildcards: map(ancient, upstream("train")(wildcards)),
+    output:
+        f"{RESULTS}/cohorts/train/{{study}}/{{cohort}}.json",
+    params:
+        members=members("train"),
+    log:
+        f"{RESULTS}/logs/train/{{study}}-{{cohort}}.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/train/{{study}}-{{cohort}}.tsv"
+    threads: PIPELINE.project.threads
+    script:
+        "../scripts/cohort.py"
+
+
+rule trace:
+    input:
+        lambda wildcards: map(ancient, upstream("trace")(wildcards)),
+    output:
+        f"{RESULTS}/cohorts/trace/{{study}}/{{cohort}}.json",
+    params:
+        members=members("trace"),
+    log:
+        f"{RESULTS}/logs/trace/{{study}}-{{cohort}}.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/trace/{{study}}-{{cohort}}.tsv"
+    threads: PIPELINE.project.threads
+    script:
+        "../scripts/cohort.py"
+
+
+rule collect:
+    input:
+        lambda wildcards: map(ancient, traced_manifests(wildcards)),
+    output:
+        runs=f"{RESULTS}/tables/{SCALE}/{{study}}_runs.parquet",
+        checkpoints=f"{RESULTS}/tables/{SCALE}/{{study}}_checkpoints.parquet",
+        layers=f"{RESULTS}/tables/{SCALE}/{{study}}_layers.parquet",
+    params:
+        runs=traced_runs,
+        version=STAGE_VERSIONS["collect"],
+        total_over=lambda wildcards: PIPELINE.sweep(wildcards.study).total_over,
+    log:
+        f"{RESULTS}/logs/collect/{SCALE}-{{study}}.log",
+    script:
+        "../scripts/collect.py"

@@ -1,0 +1,13 @@
+"""Draw one figure from the tables."""
+
+from pathlib import Path
+
+from effstate.jobs import draw_figure, job
+from effstate.pipeline import Pipeline
+
+snakemake = globals()["snakemake"]
+
+with job(Path(snakemake.log[0])):
+    pipeline = Pipeline.from_config(snakemake.config, Path(snakemake.scriptdir).resolve().parents[1])
+    tables = [Path(path) for path in snakemake.input.get("tables", [])]
+    draw_figure(pipeline, snakemake.params.figure, tables, Path(snakemake.output[0]).with_suffix(""))
