@@ -42,12 +42,13 @@ class PlainMixer(nn.Module):
         self.beta = mixer.config.gate_logit_norm
         self.theta = mixer.config.rope_theta
         width = mixer.config.width
-        weight_q, weight_k = mixer.feature_projection.weight.detach().chunk(2)
+        parts = [width, width, width, *mixer.parts[2:]]
+        weight_q, weight_k, weight_v, weight_gate = mixer.projection.weight.detach().split(parts)
         self.q, self.k, self.v, self.o = (nn.Linear(width, width, bias=False) for _ in range(4))
         for ours, theirs in (
             (weight_q, self.q),
             (weight_k, self.k),
-            (mixer.value_projection.weight, self.v),
+            (weight_v, self.v),
             (mixer.output_projection.weight, self.o),
         ):
             theirs.weight.data.copy_(ours)
@@ -59,7 +60,7 @@ class PlainMixer(nn.Module):
                 nn.Linear(width, mixer.config.gate_rank, bias=False),
                 nn.Linear(mixer.config.gate_rank, width),
             )
-            self.gate[0].weight.data.copy_(mixer.gate_reduction.weight)
+            self.gate[0].weight.data.copy_(weight_gate)
             self.gate[1].weight.data.copy_(mixer.gate_expansion.weight)
             self.gate[1].bias.data.copy_(mixer.gate_expansion.bias)
         if name == "wla":
@@ -67,10 +68,9 @@ class PlainMixer(nn.Module):
 
     def rope(self, x: Tensor) -> Tensor:
         L, n = x.shape[-2:]
-        frequency = self.theta ** (-torch.arange(0, n, 2) / n)
-        angle = torch.arange(L)[:, None] * frequency[None, :]
-        cos, sin = torch.cat([angle, angle], -1).cos(), torch.cat([angle, angle], -1).sin()
-        rotated = torch.cat([-x[..., n // 2 :], x[..., : n // 2]], -1)
+        angle = torch.arange(L)[:, None] * self.theta ** (-torch.arange(0, n, 2) / n)
+        cos, sin = (f.repeat_interleave(2, -1) for f in (angle.cos(), angle.sin()))
+        rotated = torch.stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2)
         return x * cos + rotated * sin
 
     def forward(self, u: Tensor) -> Tensor:
@@ -88,12 +88,12 @@ class PlainMixer(nn.Module):
             g = log_a[None, :, None, :].expand(1, -1, L, -1).cumsum(-2)
         if self.name in ("gla", "wla"):
             q, k = q * g.exp(), k * (-g).exp()
-        T = q @ k.transpose(-1, -2) * self.scale
-        mask = torch.ones(L, L, dtype=torch.bool).tril()
+        T = (q * self.scale) @ k.transpose(-1, -2)
         if self.name == "sa":
-            T = T.masked_fill(~mask, float("-inf")).softmax(-1)
+            future = torch.ones(L, L, dtype=torch.bool).triu(1)
+            T = T.masked_fill(future, float("-inf")).softmax(-1)
         else:
-            T = T.masked_fill(~mask, 0)
+            T = T.tril()
         y = T @ v
         if self.name != "sa":
             variance = y.pow(2).mean(-1, keepdim=True)

@@ -401,11 +401,12 @@ class RunStore:
             grown = False
             for folder in folders:
                 request = folder / REQUEST
-                if folder not in doomed and request.exists():
-                    if digests & set(read_json(request)["inputs"]):
-                        doomed.append(folder)
-                        digests.add(folder.name.rpartition("-")[2])
-                        grown = True
+                if folder in doomed or not request.exists():
+                    continue
+                if digests & set(read_json(request)["inputs"]):
+                    doomed.append(folder)
+                    digests.add(folder.name.rpartition("-")[2])
+                    grown = True
         removed = []
         for manifest in sorted((self.results / "cohorts").glob("*/*/*.json")):
             if digests & {member["digest"] for member in read_json(manifest)["members"]}:

@@ -367,7 +367,8 @@ def explain(error: ValidationError, model: type[BaseModel], source: str) -> str:
     if first["type"] == "missing":
         return f"{source}: the key '{key}' is missing"
     message = first["msg"].removeprefix("Value error, ")
-    message = message[0].lower() + message[1:]
+    if first["type"] != "value_error":
+        message = message[0].lower() + message[1:]  # pydantic's own begin with a capital
     if key:
         given = first.get("input")
         shown = f" = {given!r}" if isinstance(given, str | int | float | bool) else ""

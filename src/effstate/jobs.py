@@ -20,6 +20,8 @@ from effstate.pipeline import Pipeline
 from effstate.requests import run_of
 
 logger = logging.getLogger("effstate")
+# Without a log file the sentence on stderr is enough.
+logger.addHandler(logging.NullHandler())
 
 KNOWN_ERRORS = (ConfigError, ArtifactError, CohortError)
 LOG_EVERY_SECONDS = 15.0
@@ -203,8 +205,6 @@ def states(pipeline: Pipeline) -> list[dict[str, Any]]:
                 }
             )
     return rows
-
-
 
 
 def load_tables(pipeline: Pipeline, paths: Iterable[Path]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import statistics
 from collections import Counter
 from dataclasses import dataclass
 
-from effstate.artifacts import Request, read_json
+from effstate.artifacts import Request
 from effstate.config import RunConfig, TaskConfig
 from effstate.jobs import states
 from effstate.models.cost import training_flops
@@ -101,8 +101,7 @@ def plan(pipeline: Pipeline) -> list[StudyPlan]:
                 dropped=dict(sweep.dropped),
                 cpu_seconds=sum(seconds.values()),
                 gpu_seconds=sum(
-                    _seconds(run_config(r), GPU_STEP_OVERHEAD, GPU_FLOPS_PER_SECOND)
-                    for r in requests
+                    _seconds(run_config(r), GPU_STEP_OVERHEAD, GPU_FLOPS_PER_SECOND) for r in requests
                 ),
                 longest_seconds=max(
                     (sum(seconds[r.digest] for r in cohort.requests) for cohort in cohorts),

@@ -75,9 +75,7 @@ def _combinations(sweep: SweepConfig, source: str) -> Iterator[dict[str, Any]]:
         yield {key: value for part in parts for key, value in part.items()}
 
 
-def _changed(
-    raw: dict[str, Any], run: RunConfig, changes: Sequence[Change], source: str
-) -> RunConfig:
+def _changed(raw: dict[str, Any], run: RunConfig, changes: Sequence[Change], source: str) -> RunConfig:
     """The run with the changes whose conditions it meets."""
     touched = False
     for change in changes:

@@ -52,7 +52,7 @@ def recurrence(
         a = torch.triu(normal(*batch, length, n, n, seed=seed), diagonal=1)
     else:
         assert kind == "gated", kind
-    return Recurrence(a, b, c)
+    return Recurrence(a, b, c, dense=kind.startswith("dense"), mimo=bool(d))
 
 
 RECURRENCE_KINDS = [

@@ -24,6 +24,7 @@ SCALE = PIPELINE.scale.name
 STUDIES = list(PIPELINE.sweeps)
 TABLES = ["runs", "checkpoints", "layers"]
 
+
 wildcard_constraints:
     study="[a-z]+",
     cohort="[^/]+",
@@ -34,7 +35,12 @@ def check_targets():
     asked = getattr(getattr(workflow, "dag_settings", None), "targets", None) or []
     for target in asked:
         name = str(target)
-        if name.startswith("fig") and name != "figures" and "/" not in name and name not in FIGURES:
+        if (
+            name.startswith("fig")
+            and name != "figures"
+            and "/" not in name
+            and name not in FIGURES
+        ):
             hint = nearest(name, ["figures", *FIGURES])
             raise WorkflowError(f"there is no figure '{name}'{hint}")
 
@@ -51,7 +57,9 @@ def members(stage):
     """Digests of a cohort's members: the only thing that decides what its job makes."""
     return lambda wildcards: [
         request.digest
-        for request in PIPELINE.cohort(wildcards.study, stage, wildcards.cohort).requests
+        for request in PIPELINE.cohort(
+            wildcards.study, stage, wildcards.cohort
+        ).requests
     ]
 
 

@@ -7,18 +7,25 @@ from effstate.figures.registry import PACKAGE, sources
 
 def available_tables(spec):
     """Tables of the figure's studies that this scale runs; panels of the others are drawn empty."""
-    return [path for study in spec.studies if study in STUDIES for path in table_paths(study)]
+    return [
+        path
+        for study in spec.studies
+        if study in STUDIES
+        for path in table_paths(study)
+    ]
 
 
 def figure_outputs(figure):
     """The three files of a figure."""
-    return [f"{RESULTS}/figures/{SCALE}/{figure}.{kind}" for kind in ("png", "pdf", "csv")]
+    return [
+        f"{RESULTS}/figures/{SCALE}/{figure}.{kind}" for kind in ("png", "pdf", "csv")
+    ]
 
 
 rule figures:
+    default_target: True
     input:
         [figure_outputs(figure) for figure in FIGURES],
-    default_target: True
 
 
 for spec in FIGURES.values():
@@ -31,11 +38,11 @@ for spec in FIGURES.values():
             sources=[os.path.relpath(PACKAGE / path) for path in sources(spec)],
         output:
             figure_outputs(spec.id),
+        log:
+            f"{RESULTS}/logs/figures/{SCALE}-{spec.id}.log",
         params:
             figure=spec.id,
             scale=PIPELINE.scale.description,
             partial=PIPELINE.project.partial,
-        log:
-            f"{RESULTS}/logs/figures/{SCALE}-{spec.id}.log",
         script:
             "../scripts/figure.py"

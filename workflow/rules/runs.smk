@@ -21,13 +21,13 @@ def traced_runs(wildcards):
 rule data:
     output:
         f"{RESULTS}/cohorts/data/{{study}}/{{cohort}}.json",
-    params:
-        members=members("data"),
     log:
         f"{RESULTS}/logs/data/{{study}}-{{cohort}}.log",
     benchmark:
         f"{RESULTS}/benchmarks/data/{{study}}-{{cohort}}.tsv"
     threads: PIPELINE.project.threads
+    params:
+        members=members("data"),
     script:
         "../scripts/cohort.py"
 
@@ -38,13 +38,13 @@ rule train:
         lambda wildcards: map(ancient, upstream("train")(wildcards)),
     output:
         f"{RESULTS}/cohorts/train/{{study}}/{{cohort}}.json",
-    params:
-        members=members("train"),
     log:
         f"{RESULTS}/logs/train/{{study}}-{{cohort}}.log",
     benchmark:
         f"{RESULTS}/benchmarks/train/{{study}}-{{cohort}}.tsv"
     threads: PIPELINE.project.threads
+    params:
+        members=members("train"),
     script:
         "../scripts/cohort.py"
 
@@ -54,13 +54,13 @@ rule trace:
         lambda wildcards: map(ancient, upstream("trace")(wildcards)),
     output:
         f"{RESULTS}/cohorts/trace/{{study}}/{{cohort}}.json",
-    params:
-        members=members("trace"),
     log:
         f"{RESULTS}/logs/trace/{{study}}-{{cohort}}.log",
     benchmark:
         f"{RESULTS}/benchmarks/trace/{{study}}-{{cohort}}.tsv"
     threads: PIPELINE.project.threads
+    params:
+        members=members("trace"),
     script:
         "../scripts/cohort.py"
 
@@ -72,11 +72,11 @@ rule collect:
         runs=f"{RESULTS}/tables/{SCALE}/{{study}}_runs.parquet",
         checkpoints=f"{RESULTS}/tables/{SCALE}/{{study}}_checkpoints.parquet",
         layers=f"{RESULTS}/tables/{SCALE}/{{study}}_layers.parquet",
+    log:
+        f"{RESULTS}/logs/collect/{SCALE}-{{study}}.log",
     params:
         runs=traced_runs,
         version=STAGE_VERSIONS["collect"],
         total_over=lambda wildcards: PIPELINE.sweep(wildcards.study).total_over,
-    log:
-        f"{RESULTS}/logs/collect/{SCALE}-{{study}}.log",
     script:
         "../scripts/collect.py"

@@ -24,8 +24,8 @@ CONSTANT = 1e-9
 
 def _constant(values: Array) -> Array:
     """Whether values are constant along the last axis: (..., n) -> (...)."""
-    size = np.maximum(np.abs(values).max(axis=-1), 1.0)
-    return np.ptp(values, axis=-1) <= CONSTANT * size
+    # The absolute part is for logarithms around 0, whose rounding is relative to 1.
+    return np.ptp(values, axis=-1) <= CONSTANT * np.abs(values).max(axis=-1) + 1e-12
 
 
 def pearson(x: Array, y: Array) -> Array:
@@ -39,7 +39,9 @@ def pearson(x: Array, y: Array) -> Array:
 
 def spearman(x: Array, y: Array) -> Array:
     """Spearman correlation along the last axis; ties get mean ranks."""
-    return pearson(stats.rankdata(x, axis=-1), stats.rankdata(y, axis=-1))
+    r = pearson(stats.rankdata(x, axis=-1), stats.rankdata(y, axis=-1))
+    # Ranks would turn rounding noise into an order.
+    return np.where(_constant(x) | _constant(y), np.nan, r)
 
 
 STATISTICS: dict[str, tuple[Callable[[Array, Array], Array], bool]] = {

@@ -91,9 +91,7 @@ def make_trace(
     facts: dict[str, Any] = {}
     for position, epoch in enumerate(epochs):
         model = load_model(train, epoch)
-        for layer, (features, profile) in enumerate(
-            layer_profiles(model, tokens, trace.tolerances)
-        ):
+        for layer, (features, profile) in enumerate(layer_profiles(model, tokens, trace.tolerances)):
             kinds = [profile.entropy, *(profile.tolerance[t] for t in trace.tolerances)]
             means = torch.stack([kind.double().mean(0) for kind in kinds])
             for name, value in (

@@ -1,4 +1,8 @@
-"""Operators given as a dense lower triangular T: validation, and the plain way to all spectra."""
+"""Operators given as a dense lower triangular T: validation, the plain way, and the fast ways.
+
+The plain way is one SVD for every index. The fast ways (:mod:`dissection`, :mod:`quadrature`) know
+when they are not sure, and then leave the index to the plain way.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,19 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from .dissection import counts_above
 from .errors import EssError, check_real_floating, first_true, operator_name
+from .quadrature import entropy_by_determinants
+from .summary import spectrum_sizes
 
 WORKSPACE_BYTES = 128 * 2**20
 """Operators are converted to float64 and handled in groups of about this many bytes."""
 
+ENTROPY_BOUND = 1e-3
+"""The fast entropy-ESS is used where its proven relative error is at most this."""
+
+_SMALLEST_TOLERANCE = 1e-7
+_SAFETY, _SAFETY_OVER_TOLERANCE = 300.0, 0.03
 _CAUSAL_ROUNDING = 64.0
 
 
@@ -71,7 +83,6 @@ def dense_spectra(operator: Tensor, block_size: int) -> Iterator[tuple[Tensor, i
         flat = torch.arange(first, last)
         for i in range(1, length):
             block = group[:, i * d :, : i * d]
-            # a column-major view spares LAPACK's own copy of the transpose
             sigma = svdvals(block, operator.shape[:-2], flat, i)
             yield flat, i, i + 1, sigma.unsqueeze(1)
 
@@ -91,3 +102,71 @@ def svdvals(block: Tensor, lead: tuple[int, ...], flat: Tensor, index: int) -> T
         tuple(int(k) for k in torch.unravel_index(flat[bad[0]], lead)) if lead else ()
     )
     raise EssError(f"{where} has no spectrum at index {index}: {cause.splitlines()[0]}.")
+
+
+def scaled_past(operator: Tensor, block_size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The strictly causal part of (k, N, N) at norm at most 1, its scale, and which H_i are 0.
+
+    The scale sqrt(||T||_1 ||T||_inf) bounds every singular value of every H_i. Returns
+    ``(k, N, N)``, ``(k,)`` and ``(k, L-1)`` bool.
+    """
+    d = block_size
+    length = operator.shape[-1] // d
+    block = torch.arange(length, device=operator.device).repeat_interleave(d)
+    past = torch.where(block.unsqueeze(1) > block, operator, 0.0)
+    absolute = past.abs()
+    norm = absolute.sum(-1).amax(-1).sqrt() * absolute.sum(-2).amax(-1).sqrt()
+    norm = torch.where(norm > 0, norm, 1.0)
+    # H_i is zero unless a row at i or later has its first nonzero column before i
+    first = torch.where(past != 0, block, length).amin(-1).unflatten(-1, (length, d)).amin(-1)
+    reach = first.flip(-1).cummin(-1).values.flip(-1)
+    index = torch.arange(1, length, device=operator.device)
+    return past / norm.view(-1, 1, 1), norm, reach[:, 1:] >= index
+
+
+def fast_counts(past: Tensor, tolerances: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
+    """Tolerance-ESS by inertia, and where it is not sure.
+
+    Args:
+        past: (k, N, N) from :func:`scaled_past`; tolerances: (k, s) on the same scale.
+
+    Returns:
+        counts (k, s, L-1) int64, and a mask (k, s, L-1): these have to be settled by SVD.
+    """
+    usable = tolerances.clamp_min(_SMALLEST_TOLERANCE)
+    counts, margin, growth = counts_above(past, usable, block_size)
+    # Elimination is exact for operators that differ by roundings of the largest entry it meets.
+    # Small tolerances amplify them: the first pivots are of size tau.
+    safety = _SAFETY + _SAFETY_OVER_TOLERANCE / usable
+    certain = margin > safety.unsqueeze(-1) * torch.finfo(past.dtype).eps * growth
+    certain &= (tolerances >= _SMALLEST_TOLERANCE).unsqueeze(-1)
+    return counts, ~certain
+
+
+def fast_entropy(past: Tensor, zero: Tensor, block_size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Entropy-ESS by determinants, its proven relative error, and where that is too large.
+
+    Args:
+        past: (k, N, N) and zero: (k, L-1) from :func:`scaled_past`.
+
+    Returns:
+        entropy, bound, and the mask of those to be settled by SVD, all (k, L-1).
+    """
+    sizes = spectrum_sizes(zero.shape[-1] + 1, block_size).to(past.device)
+    entropy, bound = entropy_by_determinants(past, sizes, block_size)
+    entropy, bound = (torch.where(zero, 0.0, x) for x in (entropy, bound))
+    return entropy, bound, ~(bound <= ENTROPY_BOUND)
+
+
+def settle(
+    group: Tensor, open_: Tensor, block_size: int, lead: tuple[int, ...], first: int
+) -> Iterator[tuple[Tensor, int, Tensor]]:
+    """Spectra of the H_i that ``open_`` (k, L-1) marks: (operators, i, sigma), index by index.
+
+    group: (k, N, N) float64, the operators first.. of the flattened ``lead``.
+    """
+    d = block_size
+    for i in (torch.nonzero(open_.any(0)).squeeze(-1) + 1).tolist():
+        chosen = torch.nonzero(open_[:, i - 1]).squeeze(-1)
+        sigma = svdvals(group[chosen, i * d :, : i * d], lead, chosen.cpu() + first, i)
+        yield chosen, i, sigma

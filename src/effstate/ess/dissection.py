@@ -8,10 +8,10 @@ c < i of T:
 With p = q = -tau it has one positive eigenvalue for every singular value above tau. With p = t and
 q = -t its determinant is, up to sign, t^(variables - 2s) prod (t^2 + sigma^2) over the s singular
 values. Inertia and determinant both survive Schur complements (Haynsworth), and from i to i + 1 one
-row leaves and one column enters. So a node of a binary tree stands for the indices [a, b): it holds
-the Schur complement onto rows a..b-1 and columns a..b-1, everything that all its indices share
-(rows >= b, columns < a) being eliminated and accounted for. Its left half eliminates the rows of the
-right half as well, and its right half the columns of the left half.
+row leaves and one column enters. So a node of a binary tree stands for the indices [a, b): it
+holds the Schur complement onto rows a..b-1 and columns a..b-1, everything that all its indices
+share (rows >= b, columns < a) being eliminated and accounted for. Its left half eliminates the rows
+of the right half as well, and its right half the columns of the left half.
 """
 
 from __future__ import annotations
@@ -25,6 +25,16 @@ from torch import Tensor
 
 LEAF = 8
 """Leaves hold at least this many variables of each kind and are finished one index at a time."""
+
+WORKSPACE_BYTES = 64 * 2**20
+"""Shifts are treated together as long as their nodes fit into about this many bytes."""
+
+NODES_PER_ENTRY = 6
+"""float64 numbers that a tree needs at a time, per entry of its operator and shift."""
+
+ONE_BY_ONE = 64
+"""From this size matrices are factorised one at a time: there is nothing left to gain by batching,
+and batched LU of larger matrices by several threads is wrong or hangs in some builds of MKL."""
 
 
 @dataclass(frozen=True)
@@ -170,18 +180,17 @@ class _Root:
         """rows, cross, columns (nodes, k s, h, h) and the depth that is left.
 
         Args:
-            diagonal: (s,), p = -tau or p = t; operator-major: matrix k of shift j is k s + j.
+            diagonal: (k, s), p = -tau or p = t; shift j of operator o is matrix o s + j.
         """
-        h, s = self.h, len(diagonal)
-        k = len(self.operator)
+        h, (k, s) = self.h, diagonal.shape
         eye = torch.eye(h, dtype=diagonal.dtype, device=diagonal.device)
-        bare = (diagonal.view(s, 1, 1) * eye).expand(k, s, h, h)
+        bare = diagonal.view(k, s, 1, 1) * eye
         if not self.plan.depth:
             cross = self.operator.unsqueeze(1).expand(k, s, h, h)
             parts = [x.unsqueeze(0) for x in (bare, cross, bare)]
             depth = 0
         else:
-            weight = 1.0 / diagonal.abs().view(1, s, 1, 1)
+            weight = 1.0 / diagonal.abs().view(k, s, 1, 1)
             first = self.operator[:, None, :h, :h].expand(k, s, h, h)
             second = self.operator[:, None, h:, h:].expand(k, s, h, h)
             parts = [
@@ -200,6 +209,16 @@ def _largest(*matrices: Tensor) -> Tensor:
     return torch.stack(out).amax(dim=0)
 
 
+def _solve(e: Tensor, g: Tensor) -> Tensor:
+    """E^-1 G; not finite where E is singular."""
+    if e.shape[-1] < ONE_BY_ONE:
+        return torch.linalg.lu_solve(*torch.linalg.lu_factor_ex(e)[:2], g)
+    out = torch.empty_like(g)
+    for one, right, x in zip(e, g, out, strict=True):
+        x.copy_(torch.linalg.lu_solve(*torch.linalg.lu_factor_ex(one)[:2], right))
+    return out
+
+
 def _eliminate_indefinite(e: Tensor, g: Tensor, z: Tensor) -> tuple[Tensor, ...]:
     """Eliminate e; account its positive eigenvalues; report growth, infinite if it breaks down."""
     h = e.shape[-1]
@@ -207,8 +226,7 @@ def _eliminate_indefinite(e: Tensor, g: Tensor, z: Tensor) -> tuple[Tensor, ...]
     single = pivots > 0
     # a 2 x 2 pivot of Bunch and Kaufman is indefinite: one eigenvalue of either sign
     positive = (single & (factor.diagonal(dim1=-2, dim2=-1) > 0)).sum(-1) + (~single).sum(-1) // 2
-    lu, order, _ = torch.linalg.lu_factor_ex(e)
-    solved = torch.linalg.lu_solve(lu, order, torch.cat([g, z], dim=-1))
+    solved = _solve(e, torch.cat([g, z], dim=-1))
     gt, zt, sg, sz = g.mT, z.mT, solved[..., :h], solved[..., h:]
     ss, so, oo = gt @ sg, gt @ sz, zt @ sz
     growth = _largest(ss, so, oo)
@@ -227,16 +245,33 @@ def counts_above(
 
     Args:
         operator: (k, L d, L d) float64, zero above the block diagonal.
-        tolerances: (s,) float64, positive.
+        tolerances: (k, s) float64, positive: each operator has its own.
 
     Returns:
-        counts (k, s, L-1) int64; margin (k, s, L-1), the distance of the last eliminated form from
-        a change of its count; growth (k, s, L-1), the largest entry that elimination passed through.
+        counts (k, s, L-1) int64; margin (k, s, L-1), the distance of the last form from a change
+        of its count; growth (k, s, L-1), the largest entry that elimination passed through.
     """
-    length = operator.shape[-1] // block_size
-    tree = plan(length, block_size)
-    k, s = len(operator), len(tolerances)
-    rows, cross, columns, depth = _Root(operator, tree).nodes(-tolerances)
+    tree = plan(operator.shape[-1] // block_size, block_size)
+    root = _Root(operator, tree)
+    parts = [_counts(root, part) for part in _shift_groups(tolerances, operator)]
+    counts, margin, growth = (torch.cat(x, dim=1) for x in zip(*parts, strict=True))
+    return counts, margin, growth
+
+
+def _shift_groups(shifts: Tensor, operator: Tensor) -> tuple[Tensor, ...]:
+    """Shifts (k, s) in groups (k, some) whose nodes fit into the workspace, at least one each."""
+    bytes_per_shift = 8 * NODES_PER_ENTRY * operator.numel()
+    return shifts.split(max(1, WORKSPACE_BYTES // max(1, bytes_per_shift)), dim=1)
+
+
+def _by_index(x: Tensor, k: int, length: int) -> Tensor:
+    """(leaves, leaf, k s) of all padded indices as (k, s, L-1)."""
+    return x.flatten(0, 1).T.reshape(k, -1, x.shape[0] * x.shape[1])[..., 1:length]
+
+
+def _counts(root: _Root, tolerances: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    operator, tree = root.operator, root.plan
+    rows, cross, columns, depth = root.nodes(-tolerances)
     account = torch.zeros(rows.shape[:2], dtype=torch.int64, device=operator.device)
     risk = _largest(*(x.flatten(0, 1) for x in (rows, cross, columns))).view(rows.shape[:2])
     leaves = dissect(rows, cross, columns, account, risk, depth, _eliminate_indefinite, -1.0)
@@ -244,9 +279,68 @@ def counts_above(
     counts = leaves.account.unsqueeze(1) + (values > 0).sum(-1)
     margin = values.abs().amin(-1)
     growth = leaves.risk.unsqueeze(1).expand_as(margin)
+    k = len(operator)
+    return tuple(_by_index(x, k, tree.length) for x in (counts, margin, growth))
 
-    def by_index(x: Tensor) -> Tensor:
-        # (leaves, leaf, k s) -> (k, s, indices)
-        return x.flatten(0, 1).T.reshape(k, s, -1)[..., 1:length]
 
-    return by_index(counts), by_index(margin), by_index(growth)
+def _eliminate_definite(e: Tensor, g: Tensor, z: Tensor) -> tuple[Tensor, ...]:
+    """Eliminate e; account log det e; report infinity where e is not numerically positive."""
+    h = e.shape[-1]
+    right = torch.cat([g, z], dim=-1)
+    if h < ONE_BY_ONE:
+        factor, info = torch.linalg.cholesky_ex(e)
+        solved = torch.linalg.solve_triangular(factor, right, upper=False)
+    else:
+        factor, info = torch.empty_like(e), torch.empty(len(e), dtype=torch.int32, device=e.device)
+        solved = torch.empty_like(right)
+        for k, one in enumerate(e):
+            factor[k], info[k] = torch.linalg.cholesky_ex(one)
+            solved[k] = torch.linalg.solve_triangular(factor[k], right[k], upper=False)
+    log_det = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    sg, sz = solved[..., :h], solved[..., h:]
+    ss, so, oo = sg.mT @ sg, sg.mT @ sz, sz.mT @ sz
+    broken = (info != 0) | ~torch.isfinite(log_det)
+    if bool(broken.any()):
+        keep = (~broken).view(-1, 1, 1)
+        ss, so, oo = (torch.where(keep, x, 0.0) for x in (ss, so, oo))
+        log_det = torch.where(broken, 0.0, log_det)
+    return ss, so, oo, log_det, torch.where(broken, float("inf"), 0.0).to(e.dtype)
+
+
+def log_determinants(operator: Tensor, shifts: Tensor, block_size: int = 1) -> Tensor:
+    """sum log(1 + sigma^2 / t^2) over the singular values sigma of every H_i, for every shift t.
+
+    Args:
+        operator: (k, L d, L d) float64, zero above the block diagonal, entries of order 1.
+        shifts: (s,) float64, positive.
+
+    Returns:
+        (k, s, L-1); not finite where t^2 vanishes beside the largest sigma^2 in float64.
+    """
+    tree = plan(operator.shape[-1] // block_size, block_size)
+    root = _Root(operator, tree)
+    each = shifts.expand(len(operator), -1)
+    parts = [_log_determinants(root, part) for part in _shift_groups(each, operator)]
+    return torch.cat(parts, dim=1)
+
+
+def _log_determinants(root: _Root, shifts: Tensor) -> Tensor:
+    tree, (k, s) = root.plan, shifts.shape
+    rows, cross, columns, depth = root.nodes(shifts)
+    variables = tree.padded * tree.block
+    eliminated = variables - rows.shape[-1]
+    account = (eliminated * shifts.log()).reshape(k * s).expand(len(rows), k * s)
+    leaves = dissect(
+        rows, cross, columns, account, torch.zeros_like(account), depth, _eliminate_definite, 1.0
+    )
+    last = index_matrices(leaves, tree, 1.0)
+    if last.shape[-1] < ONE_BY_ONE:
+        log_det = torch.linalg.slogdet(last).logabsdet
+    else:
+        flat = last.flatten(0, -3)
+        log_det = torch.stack([torch.linalg.slogdet(x).logabsdet for x in flat])
+        log_det = log_det.view(last.shape[:-2])
+    total = leaves.account.unsqueeze(1) + log_det
+    total = torch.where(leaves.risk.unsqueeze(1) > 0, float("nan"), total)
+    # K_i has as many variables as T has rows; each adds log t that no singular value stands for
+    return _by_index(total, k, tree.length) - variables * shifts.log().view(k, s, 1)

@@ -44,8 +44,9 @@ def _readings(a: Tensor, b: Tensor, c: Tensor) -> list[tuple[bool, bool]]:
                 torch.broadcast_shapes(a.shape[:-core_a], b.shape[:-core_b], c.shape[:-core_b])
             except RuntimeError:
                 continue
-            found.append((dense, mimo))
-    return found
+            found.append((length, dense, mimo))
+    long = [reading for reading in found if reading[0] > 1]
+    return [(dense, mimo) for _, dense, mimo in long or found]
 
 
 @dataclass(frozen=True, eq=False)

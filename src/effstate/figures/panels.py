@@ -101,6 +101,10 @@ class Page:
             annotation_clip=False,
         )
 
+    def size(self, ax: Axes) -> tuple[float, float]:
+        """Width and height of an axes in inches."""
+        return next((w, h) for known, _, _, w, h in self._places if known is ax)
+
     def _row(self, ax: Axes) -> list[tuple[Axes, float, float, float, float]]:
         top = next(p[2] for p in self._places if p[0] is ax)
         return [p for p in self._places if p[2] == top]
@@ -156,6 +160,17 @@ def tick_text(value: float) -> str:
     return f"1/{1 / value:.0f}" if -10 <= exponent < 0 else f"$2^{{{exponent:.0f}}}$"
 
 
+def tick_texts(values: Sequence[float], width: float = math.inf) -> list[str]:
+    """Ticks of one axis in one notation: plain, or powers of two if ``width`` is narrow."""
+    plain = [tick_text(v) for v in values]
+    powers = all(v > 0 and float(math.log2(v)).is_integer() for v in values)
+    # 0.07 inches a digit at the size of tick labels.
+    crowded = max(map(len, plain), default=0) * 0.07 > width / max(len(plain), 1)
+    if powers and (crowded or any(text.startswith("$") for text in plain)):
+        return [f"$2^{{{math.log2(v):.0f}}}$" for v in values]
+    return plain
+
+
 def log2_axis(ax: Axes, values: Iterable[float], which: str = "x", most: int = 5) -> None:
     """A log2 axis with few, readable ticks at powers of two around ``values``."""
     data = np.asarray([v for v in values if np.isfinite(v) and v > 0], dtype=float)
@@ -200,8 +215,7 @@ def empty(page: Page, ax: Axes, panel: str, sentence: str, featurizer: str | Non
     for spine in ax.spines.values():
         spine.set_visible(True)
         spine.set_color(style.LIGHT)
-    width = next(p[3] for p in page._places if p[0] is ax)
-    text = "\n".join(textwrap.wrap(sentence, max(12, int(width * 14))))
+    text = "\n".join(textwrap.wrap(sentence, max(12, int(page.size(ax)[0] * 14))))
     ax.text(0.5, 0.5, text, transform=ax.transAxes, ha="center", va="center", color=style.GREY)
     page.record(panel, pd.DataFrame({"featurizer": [featurizer], "note": [sentence]}))
 
@@ -279,8 +293,8 @@ def heatmap(
             where = {"ha": "center", "va": "center", "linespacing": 0.95}
             colour = "white" if light else "black"
             ax.text(column + 0.5, row + 0.5, text, fontsize=size, color=colour, **where)
-    ax.set_xticks(np.arange(len(xs)) + 0.5, [tick_text(v) for v in xs])
-    ax.set_yticks(np.arange(len(ys)) + 0.5, [tick_text(v) for v in ys])
+    ax.set_xticks(np.arange(len(xs)) + 0.5, tick_texts(xs, page.size(ax)[0]))
+    ax.set_yticks(np.arange(len(ys)) + 0.5, tick_texts(ys))
     ax.tick_params(length=0)
     for spine in ax.spines.values():
         spine.set_visible(True)
@@ -294,7 +308,7 @@ def heatmap(
 def cell_text(value: float) -> str:
     """Two significant places, short enough for a cell: .83, -.4, 1.0, 12."""
     if abs(value) >= 9.95:
-        return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0e}".replace("e+0", "e")
+        return f"{value:.0f}" if abs(value) < 1000 else f"{value:.0e}".replace("e+0", "e")
     text = f"{value:.1f}" if abs(value) >= 0.995 else f"{value:.2f}"
     if text in ("-0.00", "0.00"):
         return "0" if value == 0 else "~0"
@@ -347,6 +361,7 @@ def bars(
 
     The number of runs stands under each group; a value that does not exist leaves a gap.
     """
+    page.note("Under the bars: the number of runs.")
     groups = order(values["featurizer"].unique())
     width = 0.8 / max(len(colours), 1)
     for s, (series, colour) in enumerate(colours.items()):
@@ -365,7 +380,7 @@ def bars(
         page.note("× : the correlation does not exist (fewer than three runs, or constant values).")
     n = values.groupby("featurizer")["n"].agg(["min", "max"]).reindex(groups)
     shown = [f"{a:.0f}" if a == b else f"{a:.0f}–{b:.0f}" for a, b in n.to_numpy()]
-    names = [f"{style.name(g)}\nn={count}" for g, count in zip(groups, shown, strict=True)]
+    names = [f"{style.name(g)}\n{count}" for g, count in zip(groups, shown, strict=True)]
     ax.set_xticks(np.arange(len(groups)), names, fontsize=6.2)
     ax.set_xlim(-0.6, len(groups) - 0.4)
     ax.tick_params(axis="x", length=0)

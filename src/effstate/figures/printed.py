@@ -88,7 +88,7 @@ def draw(spec: FigureSpec, context: FigureContext) -> Page:
     shared = cells.dropna(subset=["printed", "ours"])
     maps = [key for key, _ in shared.groupby(MAP, sort=True)]
     trend_row = Row(2, 2.0, above=0.5, gap=1.0, left=0.6, right=0.6)
-    page = Page(spec.title, [*([replace(ROWS["heatmap"], height=0.8)] * len(maps)), trend_row])
+    page = Page(spec.title, [*([replace(ROWS["heatmap"], height=0.85)] * len(maps)), trend_row])
     page.legend(panels.featurizer_entries(FEATURIZERS))
     for axes, key in zip(page.axes, maps, strict=False):
         _difference_row(page, axes, key, shared, context.partial)

@@ -271,4 +271,5 @@ def line_row(page: Page, axes: list[Axes], sweep: Sweep, row: RowSpec) -> None:
         else:
             ax.set_ylim(bottom=0)
         if i == 0:
-            ax.set_ylabel("mean correlation" if row.quantity == "correlation" else f"mean {label}")
+            ax.set_ylabel("correlation" if row.quantity == "correlation" else label)
+            page.note("Lines are means over all models.")

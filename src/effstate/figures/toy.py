@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 LENGTH, TOLERANCE = 48, 1e-3
 BIAS = (-16.0, -16.0, 1.0, 2.0, 3.0, 4.0)
 STATES = len(BIAS)
+WHITE = {"boxstyle": "round,pad=0.15", "fc": "white", "ec": "none", "alpha": 0.85}
 RESETS = ((16, 34), (10, 22, 40))
 CUT = 20
 ENTROPY, COUNTED, CEILING = style.SERIES[0], style.SERIES[5], style.GREY
@@ -124,7 +125,14 @@ def _definition(spec: FigureSpec) -> Page:
     box = Rectangle((-0.5, CUT - 0.5), CUT, LENGTH - CUT, fc="none", ec=COUNTED, lw=1.6)
     left.add_patch(box)
     left.text(
-        CUT / 2, (CUT + LENGTH) / 2, "$H_i$", color=COUNTED, ha="center", va="center", fontsize=12
+        CUT / 2,
+        (CUT + LENGTH) / 2,
+        "$H_i$",
+        fontsize=11,
+        color=COUNTED,
+        ha="center",
+        va="center",
+        bbox=WHITE,
     )
     page.label(middle, "b", "singular values of every H")
     values = singular_values(operator).double().numpy()
@@ -161,4 +169,5 @@ def _resets(spec: FigureSpec) -> Page:
     page.note(
         f"L = {LENGTH}, TSS = {STATES}; the same weights on both inputs; dotted lines: resets."
     )
+    page.note("All of H_i is tiny at a reset: the tolerance sees that, the entropy has no scale.")
     return page

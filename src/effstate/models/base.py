@@ -8,12 +8,11 @@ from typing import ClassVar, TypeVar
 from torch import Tensor, nn
 
 from effstate.config import ModelConfig
+from effstate.models.norm import RMSNorm
 from effstate.operators import Features
 from effstate.registry import MIXERS
 
 M = TypeVar("M", bound=type)
-
-NORM_EPS = 1e-5
 
 
 def register_mixer(name: str) -> Callable[[M], M]:
@@ -32,8 +31,9 @@ def register_mixer(name: str) -> Callable[[M], M]:
 class Mixer(nn.Module):
     """Causal sequence mixer y = T u per head, T from the input's features (METHOD sections 1, 3).
 
-    A mixer of one's own defines :meth:`features`, and :meth:`values` where W_V u is not enough;
-    options of the configuration arrive as keyword arguments.
+    A mixer of one's own defines :meth:`project`; options of the configuration arrive as keyword
+    arguments of its constructor. :func:`effstate.models.check_operator` checks that its operator
+    describes what it computes.
 
     Args:
         config: the model's configuration.
@@ -43,6 +43,7 @@ class Mixer(nn.Module):
         recurrent: whether T is a recurrence of bounded state (all but softmax attention).
         heads, head_width, state_size: h, the channels p = width / h of a head, and n, the size of
             C_i and B_i (for recurrent mixers: TSS per channel).
+        scale: the factor c of T_ij.
     """
 
     recurrent: ClassVar[bool] = True
@@ -55,10 +56,9 @@ class Mixer(nn.Module):
         self.head_width = config.width // config.heads
         self.state_size = self.head_width * config.k_expansion
         self.scale = self.state_size**-0.5 if config.scale_factor == "inverse_sqrt" else 1.0
-        self.value_projection = nn.Linear(config.width, config.width, bias=False)
-        self.output_projection = nn.Linear(config.width, config.width, bias=False)
         normed = config.head_norm == "all" or (config.head_norm == "recurrent" and self.recurrent)
-        self.head_norm = nn.RMSNorm(self.head_width, NORM_EPS) if normed else None
+        self.head_norm = RMSNorm(self.head_width) if normed else None
+        self.output_projection = nn.Linear(config.width, config.width, bias=False)
 
     @classmethod
     def tss(cls, config: ModelConfig, seq_len: int) -> int:
@@ -70,17 +70,17 @@ class Mixer(nn.Module):
         """Total TSS on the sweep's axes: TSS * h for recurrent mixers (METHOD section 2)."""
         return cls.tss(config, seq_len) * config.heads
 
-    def split_heads(self, x: Tensor) -> Tensor:
-        """(batch, L, heads * m) to (batch, heads, L, m)."""
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+    def project(self, u: Tensor) -> tuple[Features, Tensor]:
+        """From the input u (batch, L, width): features, and values (batch, heads, L, head_width)."""
+        raise NotImplementedError(f"{type(self).__name__} does not define project(u)")
 
     def features(self, u: Tensor) -> Features:
-        """Features of the input u (batch, L, width), from which T follows."""
-        raise NotImplementedError(f"{type(self).__name__} does not define features(u)")
+        """The features of u (batch, L, width), from which T follows."""
+        return self.project(u)[0]
 
     def values(self, u: Tensor) -> Tensor:
         """What T mixes: (batch, heads, L, head_width)."""
-        return self.split_heads(self.value_projection(u))
+        return self.project(u)[1]
 
     def output(self, mixed: Tensor, u: Tensor) -> Tensor:
         """From T's result (batch, heads, L, head_width) to (batch, L, width): no part of T."""
@@ -91,4 +91,9 @@ class Mixer(nn.Module):
 
     def forward(self, u: Tensor) -> Tensor:
         """u (batch, L, width) to (batch, L, width)."""
-        return self.output(self.features(u).apply(self.values(u)), u)
+        features, values = self.project(u)
+        return self.output(features.apply(values), u)
+
+    def split_heads(self, x: Tensor) -> Tensor:
+        """(batch, L, heads * m) to (batch, heads, L, m)."""
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)

@@ -22,16 +22,18 @@ class MixerCheckError(AssertionError):
     """One sentence: what does not fit, at which length, in which dtype, and by how much."""
 
 
-def _drive(
-    features: Callable[[Tensor], Features], log_decay: float
-) -> Callable[[Tensor], Features]:
-    """``features`` with every decay replaced, for mixers that have decays."""
+Project = Callable[[Tensor], tuple[Features, Tensor]]
 
-    def driven(u: Tensor) -> Features:
-        found = features(u)
-        if not isinstance(found, DecayFeatures) or found.log_decay is None:
-            return found
-        return dataclasses.replace(found, log_decay=torch.full_like(found.log_decay, log_decay))
+
+def _drive(project: Project, log_decay: float) -> Project:
+    """``project`` with every decay replaced, for mixers that have decays."""
+
+    def driven(u: Tensor) -> tuple[Features, Tensor]:
+        features, values = project(u)
+        if isinstance(features, DecayFeatures) and features.log_decay is not None:
+            driven_decay = torch.full_like(features.log_decay, log_decay)
+            features = dataclasses.replace(features, log_decay=driven_decay)
+        return features, values
 
     return driven
 
@@ -72,7 +74,7 @@ def check_operator(
         for gate, log_decay in _GATES.items():
             checked = copy.deepcopy(mixer).to(dtype).eval()
             if log_decay is not None:
-                checked.features = _drive(checked.features, log_decay)  # type: ignore[method-assign]
+                checked.project = _drive(checked.project, log_decay)  # type: ignore[method-assign]
             generator = torch.Generator().manual_seed(seed)
             for length in lengths:
                 for size in (1.0, 30.0):

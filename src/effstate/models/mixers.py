@@ -15,27 +15,32 @@ from effstate.operators import DecayFeatures, Features, SoftmaxFeatures
 
 
 class _ProjectedMixer(Mixer):
-    """C_i = W_C u_i and B_i = W_B u_i, with RoPE where the mixer (or the configuration) says so."""
+    """C_i = W_C u_i, B_i = W_B u_i and v_i = W_V u_i, with RoPE on C and B where there is no gate.
+
+    W_C, W_B, W_V and what a gate reads are one matrix, ``projection``: the step of a small model is
+    dominated by the number of operations.
+    """
 
     gated: ClassVar[bool] = False
 
-    def __init__(self, config: ModelConfig, layer: int = 0) -> None:
+    def __init__(self, config: ModelConfig, layer: int = 0, gate_size: int = 0) -> None:
         super().__init__(config, layer)
         self.rotary = config.rope_on_gated or not self.gated
-        # W_C and W_B in one matrix: the step of a small model is dominated by dispatch.
-        self.feature_projection = nn.Linear(
-            config.width, 2 * self.heads * self.state_size, bias=False
-        )
+        self.parts = [2 * self.heads * self.state_size, config.width, gate_size]
+        self.projection = nn.Linear(config.width, sum(self.parts), bias=False)
 
-    def projections(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """C and B, each (batch, heads, L, state_size)."""
-        both = self.feature_projection(u).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
+    def project(self, u: Tensor) -> tuple[Features, Tensor]:
+        both, values, gate = self.projection(u).split(self.parts, dim=-1)
         if self.rotary:
-            both = rotate(both, self.config.rope_theta)
-        C, B = both.unbind(0)
-        return C, B
+            both = rotate(both, self.state_size, self.config.rope_theta)
+        C, B = (self.split_heads(x) for x in both.chunk(2, dim=-1))
+        return self.operator_features(C, B, gate), self.split_heads(values)
 
-    def decay(self, gates: Tensor) -> Tensor:
+    def operator_features(self, C: Tensor, B: Tensor, gate: Tensor) -> Features:
+        """Features from C and B (batch, heads, L, state_size) and the gate's input."""
+        raise NotImplementedError
+
+    def log_decay(self, gates: Tensor) -> Tensor:
         """log a = log sigmoid(gates) / beta."""
         return F.logsigmoid(gates) / self.config.gate_logit_norm
 
@@ -43,8 +48,7 @@ class _ProjectedMixer(Mixer):
 class LinearAttention(_ProjectedMixer):
     """LA: no decay, RoPE, no feature map and no normaliser."""
 
-    def features(self, u: Tensor) -> Features:
-        C, B = self.projections(u)
+    def operator_features(self, C: Tensor, B: Tensor, gate: Tensor) -> Features:
         return DecayFeatures(C, B, None, self.scale)
 
 
@@ -57,9 +61,8 @@ class WeightedLinearAttention(_ProjectedMixer):
         super().__init__(config, layer)
         self.gates = nn.Parameter(torch.full((self.heads, self.state_size), config.gate_bias))
 
-    def features(self, u: Tensor) -> Features:
-        C, B = self.projections(u)
-        return DecayFeatures(C, B, self.decay(self.gates)[None, :, None, :], self.scale)
+    def operator_features(self, C: Tensor, B: Tensor, gate: Tensor) -> Features:
+        return DecayFeatures(C, B, self.log_decay(self.gates)[None, :, None, :], self.scale)
 
 
 class GatedLinearAttention(_ProjectedMixer):
@@ -68,15 +71,13 @@ class GatedLinearAttention(_ProjectedMixer):
     gated = True
 
     def __init__(self, config: ModelConfig, layer: int = 0) -> None:
-        super().__init__(config, layer)
-        self.gate_reduction = nn.Linear(config.width, config.gate_rank, bias=False)
+        super().__init__(config, layer, gate_size=config.gate_rank)
         self.gate_expansion = nn.Linear(config.gate_rank, self.heads * self.state_size)
         nn.init.constant_(self.gate_expansion.bias, config.gate_bias)
 
-    def features(self, u: Tensor) -> Features:
-        C, B = self.projections(u)
-        gates = self.split_heads(self.gate_expansion(self.gate_reduction(u)))
-        return DecayFeatures(C, B, self.decay(gates), self.scale)
+    def operator_features(self, C: Tensor, B: Tensor, gate: Tensor) -> Features:
+        log_decay = self.split_heads(self.log_decay(self.gate_expansion(gate)))
+        return DecayFeatures(C, B, log_decay, self.scale)
 
 
 class SoftmaxAttention(_ProjectedMixer):
@@ -94,6 +95,5 @@ class SoftmaxAttention(_ProjectedMixer):
         """width * L on the sweep's axes (METHOD section 2)."""
         return config.width * seq_len
 
-    def features(self, u: Tensor) -> Features:
-        C, B = self.projections(u)
+    def operator_features(self, C: Tensor, B: Tensor, gate: Tensor) -> Features:
         return SoftmaxFeatures(C, B, self.scale)

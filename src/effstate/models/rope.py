@@ -1,4 +1,4 @@
-"""Rotary position embedding in the half-rotation convention (channel k turns with k + n/2)."""
+"""Rotary position embedding, interleaved convention: the channels (2k, 2k + 1) turn together."""
 
 from __future__ import annotations
 
@@ -8,24 +8,42 @@ import torch
 from torch import Tensor
 
 
-def _tables(
-    length: int, n: int, theta: float, dtype: torch.dtype, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Cosine and sine (L, n/2) of position (from 0) times theta^(-2k/n)."""
-    # Angles in float64: float32 loses the low bits of a long sequence's positions.
-    k = torch.arange(n // 2, dtype=torch.float64, device=device)
+def _angles(length: int, size: int, repeats: int, theta: float, device: torch.device) -> Tensor:
+    """Position (from 0) times theta^(-2k/size), (length, repeats * size / 2), in float64.
+
+    float32 would lose the low bits of a long sequence's positions.
+    """
+    k = torch.arange(size // 2, dtype=torch.float64, device=device)
     position = torch.arange(length, dtype=torch.float64, device=device)
-    angles = position[:, None] * theta ** (-2 * k / n)
-    return angles.cos().to(dtype), angles.sin().to(dtype)
+    return (position[:, None] * theta ** (-2 * k / size)).repeat(1, repeats)
 
 
-# Outside inference mode: tables made there could not be used in a later training step.
-_cached_tables = lru_cache(maxsize=64)(torch.inference_mode(False)(_tables))
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)
+def _turns(
+    length: int, size: int, repeats: int, theta: float, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """e^(i angle) as complex numbers of the given (complex) dtype."""
+    angles = _angles(length, size, repeats, theta, device)
+    return torch.polar(torch.ones_like(angles), angles).to(dtype)
 
 
-def rotate(x: Tensor, theta: float) -> Tensor:
-    """x (..., L, n), n even, each pair (k, k + n/2) turned by position * theta^(-2k/n)."""
-    make = _tables if torch.compiler.is_compiling() else _cached_tables
-    cos, sin = make(x.shape[-2], x.shape[-1], theta, x.dtype, x.device)
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+def rotate(x: Tensor, size: int, theta: float) -> Tensor:
+    """x (batch, L, m * size), m vectors of an even size at each position, turned by position.
+
+    One complex product in eager mode; under torch.compile, which generates no complex code, the
+    same in real numbers.
+    """
+    length, repeats = x.shape[-2], x.shape[-1] // size
+    if torch.compiler.is_compiling():
+        return rotate_real(x, size, theta)
+    turns = _turns(length, size, repeats, theta, x.dtype.to_complex(), x.device)
+    return torch.view_as_real(torch.view_as_complex(x.unflatten(-1, (-1, 2))) * turns).flatten(-2)
+
+
+def rotate_real(x: Tensor, size: int, theta: float) -> Tensor:
+    """The definition of :func:`rotate`, in real numbers."""
+    angles = _angles(x.shape[-2], size, x.shape[-1] // size, theta, x.device)
+    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    even, odd = x.unflatten(-1, (-1, 2)).unbind(-1)
+    return torch.stack([even * cos - odd * sin, odd * cos + even * sin], -1).flatten(-2)

@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from effstate.config import ModelConfig
-from effstate.models.base import NORM_EPS, Mixer
+from effstate.models.base import Mixer
 from effstate.models.cost import mixer_names, mlp_hidden
+from effstate.models.norm import RMSNorm
 from effstate.operators import Features
 from effstate.registry import MIXERS
 
@@ -36,9 +37,9 @@ class Block(nn.Module):
 
     def __init__(self, config: ModelConfig, name: str, layer: int) -> None:
         super().__init__()
-        self.mixer_norm = nn.RMSNorm(config.width, NORM_EPS)
+        self.mixer_norm = RMSNorm(config.width)
         self.mixer: Mixer = MIXERS[name](config, layer, **config.options)
-        self.mlp_norm = nn.RMSNorm(config.width, NORM_EPS)
+        self.mlp_norm = RMSNorm(config.width)
         self.mlp = SwiGLU(config.width, mlp_hidden(config))
 
     def mix(self, x: Tensor) -> Tensor:
@@ -79,7 +80,7 @@ class SequenceModel(nn.Module):
         self.blocks = nn.ModuleList(
             Block(config, name, layer) for layer, name in enumerate(mixer_names(config))
         )
-        self.final_norm = nn.RMSNorm(config.width, NORM_EPS)
+        self.final_norm = RMSNorm(config.width)
         if readout == "sequence":
             self.position_codes = nn.Parameter(torch.randn(seq_len, config.width))
             self.decoder = SwiGLU(config.width, mlp_hidden(config))

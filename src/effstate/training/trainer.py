@@ -54,9 +54,7 @@ class Execution:
 
     def compiles(self, steps: int) -> bool:
         """Whether a run of ``steps`` steps is compiled (auto: long runs earn the compile time)."""
-        return self.compile == "yes" or (
-            self.compile == "auto" and steps >= COMPILE_PAYS_AFTER_STEPS
-        )
+        return self.compile == "yes" or (self.compile == "auto" and steps >= COMPILE_PAYS_AFTER_STEPS)
 
 
 @dataclass
@@ -106,9 +104,7 @@ def label_loss(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def evaluate(
-    model: SequenceModel, split: Split, vocab_size: int, batch_size: int
-) -> dict[str, float]:
+def evaluate(model: SequenceModel, split: Split, vocab_size: int, batch_size: int) -> dict[str, float]:
     """Loss, accuracy (share of right labels, averaged per row) and macro accuracy on a split."""
     model.eval()
     accuracy = Accuracy(vocab_size)

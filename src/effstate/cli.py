@@ -1,0 +1,122 @@
+"""The ``effstate`` command: what a configuration asks for, what is there, and what a task looks like."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from effstate.config import ConfigError, TaskConfig, default_yaml, parse
+from effstate.jobs import job
+from effstate.pipeline import Pipeline
+from effstate.registry import TASK_CONFIGS, UnknownNameError
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__
+)
+
+ConfigOption = Annotated[Path, typer.Option("--config", help="the project's configuration")]
+ScaleOption = Annotated[str | None, typer.Option(help="a scale instead of the configured one")]
+ResultsOption = Annotated[str | None, typer.Option(help="a results folder instead of that one")]
+DEFAULT_CONFIG = Path("config/config.yaml")
+
+
+def _pipeline(config: Path, scale: str | None, results: str | None) -> Pipeline:
+    given: dict[str, Any] = {"scale": scale, "results": results}
+    return Pipeline.from_file(config, {key: v for key, v in given.items() if v is not None})
+
+
+@app.command()
+def config() -> None:
+    """Print the default configuration, with every key explained."""
+    print(default_yaml(), end="")
+
+
+@app.command()
+def plan(
+    config: ConfigOption = DEFAULT_CONFIG, scale: ScaleOption = None, results: ResultsOption = None
+) -> None:
+    """Print runs, jobs, dropped combinations, steps and estimated time of a scale."""
+    from effstate.planning import plan_text
+
+    print(plan_text(_pipeline(config, scale, results)))
+
+
+@app.command()
+def status(
+    config: ConfigOption = DEFAULT_CONFIG, scale: ScaleOption = None, results: ResultsOption = None
+) -> None:
+    """List done, running, interrupted, diverged, failed and missing runs of a scale."""
+    from effstate.planning import status_text
+
+    print(status_text(_pipeline(config, scale, results)))
+
+
+@app.command()
+def data(
+    task: Annotated[str, typer.Argument(help="mqar, selective_copying, compression, or your own")],
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", help="a key of the task, e.g. --set kv=4")
+    ] = None,
+    rows: Annotated[int, typer.Option(help="rows to print", min=1)] = 3,
+    seed: Annotated[int, typer.Option(help="seed of the draws", min=0)] = 0,
+) -> None:
+    """Print a few annotated training rows of a task."""
+    from effstate.registry import TASKS
+    from effstate.tasks import check, generate_splits
+
+    values: dict[str, Any] = {"name": task, "num_train": rows, "num_validation": 1, "num_test": 1}
+    for text in setting or []:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {text}: write KEY=VALUE, e.g. --set kv=4")
+        values[key] = yaml.safe_load(value)
+    described: TaskConfig = parse(TASK_CONFIGS[task], values, "--set")
+    try:
+        check(described)
+        split = generate_splits(described, seed)["train"]
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    kind = TASKS[task]()
+    print(f"{described.slug}, seed {seed}; chance {kind.chance(described):.3f}")
+    for inputs, labels in zip(split.inputs, split.labels, strict=True):
+        print(f"\n{kind.annotate(described, inputs, labels)}")
+
+
+@app.command()
+def verify(
+    config: ConfigOption = DEFAULT_CONFIG, scale: ScaleOption = None, results: ResultsOption = None
+) -> None:
+    """Check every output of every finished artifact against its recorded digest."""
+    from effstate.artifacts import PROVENANCE, ArtifactError
+
+    store = _pipeline(config, scale, results).store
+    finished = [folder for folder in store.folders() if (folder / PROVENANCE).exists()]
+    problems = [problem for folder in finished for problem in store.verify(folder)]
+    for problem in problems:
+        print(problem)
+    if problems:
+        raise ArtifactError(f"{len(problems)} of the store's files are damaged; see `discard`")
+    print(f"{len(finished)} artifacts in {store.runs}: every byte is as it was written")
+
+
+@app.command()
+def discard(
+    name: Annotated[str, typer.Argument(help="an artifact's name, slug-digest")],
+    config: ConfigOption = DEFAULT_CONFIG,
+    results: ResultsOption = None,
+) -> None:
+    """Remove an artifact, whatever was made from it, and the manifests that name them."""
+    for path in _pipeline(config, None, results).store.discard(name):
+        print(f"removed {path}")
+
+
+def main() -> None:
+    """Entry point: known errors are one sentence and exit code 1."""
+    with job():
+        try:
+            app()
+        except UnknownNameError as error:
+            raise ConfigError(str(error)) from None
