@@ -149,9 +149,7 @@ def rows(
             pairs = []
             for _ in range(repeats):
                 # Alternating call by call: a busy neighbour slows both alike.
-                steps = [
-                    (_step(ours, u, gradient), _step(theirs, u, gradient)) for _ in range(inner)
-                ]
+                steps = [(_step(ours, u, gradient), _step(theirs, u, gradient)) for _ in range(inner)]
                 pairs.append(tuple(statistics.median(s) for s in zip(*steps, strict=True)))
             ratios = [b / a for a, b in pairs]
             table.append(
@@ -180,9 +178,7 @@ def main() -> None:
         f"torch {torch.__version__}, {torch.get_num_threads()} thread(s), "
         f"{'compiled' if arguments.compile else 'eager'}; forward + backward; ratio: plain / ours"
     )
-    print(
-        f"{'mixer':6}{'size':18}{'ours ms':>9}{'plain ms':>9}{'min':>7}{'median':>8}{'max':>7}  error"
-    )
+    print(f"{'mixer':6}{'size':18}{'ours ms':>9}{'plain ms':>9}{'min':>7}{'median':>8}{'max':>7}  error")
     for row in rows(
         tuple(arguments.names), tuple(arguments.sizes), arguments.repeats, arguments.compile
     ):

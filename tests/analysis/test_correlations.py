@@ -18,9 +18,7 @@ from effstate.analysis.correlation import (
 )
 from effstate.analysis.tables import TableError
 
-values = st.lists(
-    st.one_of(st.floats(-100, 100), st.integers(0, 3).map(float)), min_size=3, max_size=12
-)
+values = st.lists(st.one_of(st.floats(-100, 100), st.integers(0, 3).map(float)), min_size=3, max_size=12)
 
 
 @settings(deadline=None, max_examples=60)

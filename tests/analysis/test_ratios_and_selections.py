@@ -55,6 +55,7 @@ def test_ratios_leave_the_given_table_alone() -> None:
     add_ratios(table, "kv")
     pd.testing.assert_frame_equal(table, runs())
     assert ess_kinds(table) == ["entropy"]
+    assert ess_kinds(add_ratios(table, "kv")) == ["entropy"]
 
 
 def test_a_missing_difficulty_names_the_nearest_column() -> None:

@@ -26,9 +26,7 @@ from effstate.ess import (
 @pytest.mark.parametrize("kind", OPERATOR_KINDS)
 def test_spectra_and_both_ess_agree_with_the_definition(kind: str) -> None:
     op = operator(kind, 21, batch=(2, 2))
-    torch.testing.assert_close(
-        singular_values(op), reference_singular_values(op), rtol=1e-12, atol=0
-    )
+    torch.testing.assert_close(singular_values(op), reference_singular_values(op), rtol=1e-12, atol=0)
     profile = measure(op)
     for tau, counts in profile.tolerance.items():
         torch.testing.assert_close(counts, reference_tolerance_ess(op, tau))

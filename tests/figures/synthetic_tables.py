@@ -47,9 +47,7 @@ def tables(study: str = "mqar", axes: dict = SMALL, seed: int = 0, proxies: bool
         axes["seeds"],
     )
     for place, (featurizer, (width, heads), length, hard, run_seed) in enumerate(grid):
-        if 4 * hard > length or (
-            featurizer == "la" and hard == axes["difficulty"][-1] and width == 16
-        ):
+        if 4 * hard > length or (featurizer == "la" and hard == axes["difficulty"][-1] and width == 16):
             continue
         tss = length if featurizer == "sa" else width // heads
         base = {
@@ -72,9 +70,7 @@ def tables(study: str = "mqar", axes: dict = SMALL, seed: int = 0, proxies: bool
             fill = {"la": 0.98, "gla": 0.7, "wla": 0.6, "sa": 0.3}[featurizer] / (
                 1 + (tss / 64) * (featurizer != "la")
             )
-            entropy = base["ceiling"] * min(
-                1.0, fill * (0.5 + 0.5 * progress) * draw.uniform(0.8, 1.0)
-            )
+            entropy = base["ceiling"] * min(1.0, fill * (0.5 + 0.5 * progress) * draw.uniform(0.8, 1.0))
             accuracy = np.clip(
                 progress * (0.6 + 0.3 * np.log2(2 * entropy / hard)) + draw.normal(0, 0.05), 0, 1
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -48,10 +49,22 @@ def test_sources_exist_and_hold_the_module(figure_id: str) -> None:
     found = sources(spec)
     assert f"figures/{spec.module}.py" in found
     assert {"figures/panels.py", "figures/style.py"} <= set(found)
-    assert "analysis/collect.py" not in found
+    assert not {"analysis/collect.py", "analysis/trace.py"} & set(found)
     assert all((PACKAGE / path).is_file() for path in found)
     others = {f"figures/{s.module}.py" for s in FIGURES.values() if s.module != spec.module}
     assert not others & (set(found) - set(spec.uses))
+
+
+@pytest.mark.parametrize("module", sorted({s.module for s in FIGURES.values()}))
+def test_sources_hold_what_the_module_imports(module: str) -> None:
+    """Figure and analysis modules that a figure's module names, directly."""
+    text = (PACKAGE / f"figures/{module}.py").read_text("utf-8")
+    named = re.findall(r"^from effstate\.(figures|analysis)\.(\w+) import", text, flags=re.M)
+    needed = {f"{folder}/{name}.py" for folder, name in named} - {"figures/registry.py"}
+    assert needed
+    for spec in FIGURES.values():
+        if spec.module == module:
+            assert needed <= set(sources(spec))
 
 
 @pytest.mark.parametrize("figure_id", FIGURES)

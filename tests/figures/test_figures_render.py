@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -34,6 +35,7 @@ def context(axes: dict = synthetic_tables.SMALL, **options: object) -> FigureCon
     return FigureContext("demo", "synthetic tables", tables, options=planned, **options)
 
 
+@functools.cache
 def reduced(keep: str) -> FigureContext:
     """Degenerate versions of the synthetic tables."""
     tables = context().tables
@@ -92,9 +94,7 @@ def overlaps(boxes: np.ndarray, slack: float = 1.5) -> list[tuple[int, int]]:
 
 @pytest.fixture(scope="module")
 def paper() -> FigureContext:
-    return FigureContext(
-        "paper", "table 1", synthetic_tables.tables("mqar", synthetic_tables.PAPER)
-    )
+    return FigureContext("paper", "table 1", synthetic_tables.tables("mqar", synthetic_tables.PAPER))
 
 
 @pytest.mark.parametrize("figure_id", ["fig4", "fig14", "figB1"])
@@ -240,9 +240,7 @@ def test_the_same_tables_give_the_same_bytes(
     for ending, path in first.items():
         assert path.read_bytes() == second[ending].read_bytes(), ending
         assert path.name == f"{figure_id}.{ending}"
-    assert sorted(p.name for p in (tmp_path / "a").iterdir()) == sorted(
-        p.name for p in first.values()
-    )
+    assert sorted(p.name for p in (tmp_path / "a").iterdir()) == sorted(p.name for p in first.values())
     assert len(pd.read_csv(first["csv"])) > 0
     assert b"CreationDate" not in first["pdf"].read_bytes()
 

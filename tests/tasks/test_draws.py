@@ -105,9 +105,7 @@ def test_steep_power_law_takes_the_last_slots_in_order() -> None:
 @settings(max_examples=100, deadline=None)
 def test_exponentials_match_log(numerators: list[int]) -> None:
     uniform = np.array([0, 1, 2**52 - 1, 2**52, 2**53 - 1, *numerators]) * 2.0**-53
-    np.testing.assert_allclose(
-        draws.exponentials(uniform), -np.log1p(-uniform), rtol=1e-12, atol=1e-12
-    )
+    np.testing.assert_allclose(draws.exponentials(uniform), -np.log1p(-uniform), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("high", [1, 3, 2**15 - 1, 2**31 - 1])

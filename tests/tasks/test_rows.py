@@ -120,9 +120,7 @@ def test_copying_smallest_row() -> None:
 
 @given(config=copying_configs(), seed=seeds)
 @settings(max_examples=60, deadline=None)
-def test_copying_answers_are_the_content_in_order(
-    config: SelectiveCopyingConfig, seed: int
-) -> None:
+def test_copying_answers_are_the_content_in_order(config: SelectiveCopyingConfig, seed: int) -> None:
     rows = draw(config, seed)
     n, blank, copy = config.num_tokens_to_copy, config.vocab_size - 2, config.vocab_size - 1
     for tokens, labels in zip(rows.inputs.tolist(), rows.labels.tolist(), strict=True):

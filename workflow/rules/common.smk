@@ -1,5 +1,7 @@
 """Configuration, checked before any rule, and the helpers that all rules share."""
 
+import re
+import sys
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
@@ -32,15 +34,9 @@ wildcard_constraints:
 
 def check_targets():
     """Refuse a target that looks like a figure but is none, naming the nearest figure."""
-    asked = getattr(getattr(workflow, "dag_settings", None), "targets", None) or []
-    for target in asked:
-        name = str(target)
-        if (
-            name.startswith("fig")
-            and name != "figures"
-            and "/" not in name
-            and name not in FIGURES
-        ):
+    # Snakemake keeps its targets to itself until all rules are read; the command line has them.
+    for name in sys.argv[1:]:
+        if re.fullmatch(r"fig[A-Z]?\d+\w*", name) and name not in FIGURES:
             hint = nearest(name, ["figures", *FIGURES])
             raise WorkflowError(f"there is no figure '{name}'{hint}")
 

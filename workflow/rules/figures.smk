@@ -42,6 +42,7 @@ for spec in FIGURES.values():
             f"{RESULTS}/logs/figures/{SCALE}-{spec.id}.log",
         params:
             figure=spec.id,
+            spec=repr(spec),
             scale=PIPELINE.scale.description,
             partial=PIPELINE.project.partial,
         script:

@@ -32,10 +32,9 @@ rule data:
         "../scripts/cohort.py"
 
 
-# The manifests' names hold their members' digests, so their age says nothing: hence ancient().
 rule train:
     input:
-        lambda wildcards: map(ancient, upstream("train")(wildcards)),
+        upstream("train"),
     output:
         f"{RESULTS}/cohorts/train/{{study}}/{{cohort}}.json",
     log:
@@ -51,7 +50,7 @@ rule train:
 
 rule trace:
     input:
-        lambda wildcards: map(ancient, upstream("trace")(wildcards)),
+        upstream("trace"),
     output:
         f"{RESULTS}/cohorts/trace/{{study}}/{{cohort}}.json",
     log:
@@ -67,7 +66,7 @@ rule trace:
 
 rule collect:
     input:
-        lambda wildcards: map(ancient, traced_manifests(wildcards)),
+        traced_manifests,
     output:
         runs=f"{RESULTS}/tables/{SCALE}/{{study}}_runs.parquet",
         checkpoints=f"{RESULTS}/tables/{SCALE}/{{study}}_checkpoints.parquet",

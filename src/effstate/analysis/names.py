@@ -56,9 +56,7 @@ def quantity_label(quantity: str, difficulty: str) -> str:
 
 def kind_label(kind: str) -> str:
     """``"entropy"`` or ``"tol_1e-3"`` as a reader sees it."""
-    return (
-        "entropy-ESS" if kind == "entropy" else f"tolerance-ESS (τ = {kind.removeprefix('tol_')})"
-    )
+    return "entropy-ESS" if kind == "entropy" else f"tolerance-ESS (τ = {kind.removeprefix('tol_')})"
 
 
 def order(featurizers: object) -> list[str]:

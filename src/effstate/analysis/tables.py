@@ -28,8 +28,9 @@ def require(table: pd.DataFrame, *columns: str) -> None:
 
 
 def ess_kinds(table: pd.DataFrame) -> list[str]:
-    """ESS kinds that the table carries, such as ``["entropy", "tol_1e-3"]``."""
-    return [name.removeprefix("ess_") for name in table.columns if name.startswith("ess_")]
+    """ESS kinds that the table carries, such as ``["entropy", "tol_1e-3"]``; not its ratios."""
+    kinds = [name.removeprefix("ess_") for name in table.columns if name.startswith("ess_")]
+    return [kind for kind in kinds if not kind.startswith("per_")]
 
 
 def done(table: pd.DataFrame) -> pd.DataFrame:
@@ -43,9 +44,7 @@ def state_counts(table: pd.DataFrame, planned: int | None = None) -> dict[str, i
 
     Without ``planned``, only rows marked ``missing`` in the table count as missing.
     """
-    counts = {
-        state: int((table["state"] == state).sum()) for state in ("done", "diverged", "failed")
-    }
+    counts = {state: int((table["state"] == state).sum()) for state in ("done", "diverged", "failed")}
     missing = int((table["state"] == "missing").sum())
     counts["missing"] = missing if planned is None else max(planned - sum(counts.values()), missing)
     return counts

@@ -6,6 +6,7 @@ Operators are causal, T (..., L, L) lower triangular, or given by a :class:`Recu
 
 from .errors import EssError
 from .measure import Profile, causal_ess, entropy_ess, measure, singular_values, tolerance_ess
+from .realization import Realization, minimal_realization, reduce_recurrence
 from .recurrent import Recurrence
 from .reference import (
     reference_causal_ess,
@@ -18,12 +19,15 @@ from .summary import average_ess, geometric_ceiling, total_ess, utilisation
 __all__ = [
     "EssError",
     "Profile",
+    "Realization",
     "Recurrence",
     "average_ess",
     "causal_ess",
     "entropy_ess",
     "geometric_ceiling",
     "measure",
+    "minimal_realization",
+    "reduce_recurrence",
     "reference_causal_ess",
     "reference_entropy_ess",
     "reference_singular_values",

@@ -23,8 +23,10 @@ WORKSPACE_BYTES = 128 * 2**20
 ENTROPY_BOUND = 1e-3
 """The fast entropy-ESS is used where its proven relative error is at most this."""
 
-_SMALLEST_TOLERANCE = 1e-7
-_SAFETY, _SAFETY_OVER_TOLERANCE = 300.0, 0.03
+TRUST = 100.0
+"""A count by inertia is used where rounding would have to be this much larger to change it."""
+
+_SMALLEST_TOLERANCE = 1e-9
 _CAUSAL_ROUNDING = 64.0
 
 
@@ -98,9 +100,7 @@ def svdvals(block: Tensor, lead: tuple[int, ...], flat: Tensor, index: int) -> T
     bad = first_true(~torch.isfinite(sigma).all(dim=-1))
     if bad is None:
         return sigma
-    where = operator_name(
-        tuple(int(k) for k in torch.unravel_index(flat[bad[0]], lead)) if lead else ()
-    )
+    where = operator_name(tuple(int(k) for k in torch.unravel_index(flat[bad[0]], lead)) if lead else ())
     raise EssError(f"{where} has no spectrum at index {index}: {cause.splitlines()[0]}.")
 
 
@@ -133,14 +133,9 @@ def fast_counts(past: Tensor, tolerances: Tensor, block_size: int) -> tuple[Tens
     Returns:
         counts (k, s, L-1) int64, and a mask (k, s, L-1): these have to be settled by SVD.
     """
-    usable = tolerances.clamp_min(_SMALLEST_TOLERANCE)
-    counts, margin, growth = counts_above(past, usable, block_size)
-    # Elimination is exact for operators that differ by roundings of the largest entry it meets.
-    # Small tolerances amplify them: the first pivots are of size tau.
-    safety = _SAFETY + _SAFETY_OVER_TOLERANCE / usable
-    certain = margin > safety.unsqueeze(-1) * torch.finfo(past.dtype).eps * growth
-    certain &= (tolerances >= _SMALLEST_TOLERANCE).unsqueeze(-1)
-    return counts, ~certain
+    counts, trust = counts_above(past, tolerances.clamp_min(_SMALLEST_TOLERANCE), block_size)
+    unsure = (trust < TRUST) | (tolerances < _SMALLEST_TOLERANCE).unsqueeze(-1)
+    return counts, unsure
 
 
 def fast_entropy(past: Tensor, zero: Tensor, block_size: int) -> tuple[Tensor, Tensor, Tensor]:

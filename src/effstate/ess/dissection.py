@@ -36,6 +36,9 @@ ONE_BY_ONE = 64
 """From this size matrices are factorised one at a time: there is nothing left to gain by batching,
 and batched LU of larger matrices by several threads is wrong or hangs in some builds of MKL."""
 
+_MOVE = 2.0**-50
+_TINY = 1e-300
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -67,7 +70,7 @@ def plan(length: int, block: int) -> Plan:
 
 
 Eliminate = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]
-"""(E, G, Z) -> G^T E^-1 G, G^T E^-1 Z, Z^T E^-1 Z, what is accounted per matrix, how bad it was."""
+"""(E, G, Z) -> G^T E^-1 G, G^T E^-1 Z, Z^T E^-1 Z, what to account per matrix, where it broke."""
 
 
 @dataclass
@@ -76,14 +79,14 @@ class Leaves:
 
     rows, cross, columns: the three blocks, each (leaves, k, leaf d, leaf d).
     account: (leaves, k), the sum of what :data:`Eliminate` accounted for on the way down.
-    risk: (leaves, k), the largest of what it reported as bad.
+    broken: (leaves, k), whether it broke down on the way.
     """
 
     rows: Tensor
     cross: Tensor
     columns: Tensor
     account: Tensor
-    risk: Tensor
+    broken: Tensor
 
 
 def dissect(
@@ -91,7 +94,7 @@ def dissect(
     cross: Tensor,
     columns: Tensor,
     account: Tensor,
-    risk: Tensor,
+    broken: Tensor,
     depth: int,
     eliminate: Eliminate,
     sign: float,
@@ -127,8 +130,8 @@ def dissect(
         )
         rows, cross, columns = (x.flatten(0, 1) for x in (new_rows, new_cross, new_columns))
         account = (account.unsqueeze(1) + found.view(nodes, 2, k)).flatten(0, 1)
-        risk = torch.maximum(risk.unsqueeze(1), bad.view(nodes, 2, k)).flatten(0, 1)
-    return Leaves(rows, cross, columns, account, risk)
+        broken = (broken.unsqueeze(1) | bad.view(nodes, 2, k)).flatten(0, 1)
+    return Leaves(rows, cross, columns, account, broken)
 
 
 def index_matrices(leaves: Leaves, plan_: Plan, sign: float) -> Tensor:
@@ -203,12 +206,6 @@ class _Root:
         return rows, cross, columns, depth
 
 
-def _largest(*matrices: Tensor) -> Tensor:
-    """Largest absolute entry over all given (k, w, w): (k,)."""
-    out = [torch.maximum(x.amax(dim=(-2, -1)), -x.amin(dim=(-2, -1))) for x in matrices]
-    return torch.stack(out).amax(dim=0)
-
-
 def _solve(e: Tensor, g: Tensor) -> Tensor:
     """E^-1 G; not finite where E is singular."""
     if e.shape[-1] < ONE_BY_ONE:
@@ -220,7 +217,7 @@ def _solve(e: Tensor, g: Tensor) -> Tensor:
 
 
 def _eliminate_indefinite(e: Tensor, g: Tensor, z: Tensor) -> tuple[Tensor, ...]:
-    """Eliminate e; account its positive eigenvalues; report growth, infinite if it breaks down."""
+    """Eliminate e; account its positive eigenvalues; report where e is singular."""
     h = e.shape[-1]
     factor, pivots, _ = torch.linalg.ldl_factor_ex(e)
     single = pivots > 0
@@ -229,33 +226,48 @@ def _eliminate_indefinite(e: Tensor, g: Tensor, z: Tensor) -> tuple[Tensor, ...]
     solved = _solve(e, torch.cat([g, z], dim=-1))
     gt, zt, sg, sz = g.mT, z.mT, solved[..., :h], solved[..., h:]
     ss, so, oo = gt @ sg, gt @ sz, zt @ sz
-    growth = _largest(ss, so, oo)
-    broken = ~torch.isfinite(growth)
+    # a sum is not finite if one of its terms is not, and costs a fraction of testing each
+    broken = ~torch.isfinite(ss.sum((-2, -1)) + so.sum((-2, -1)) + oo.sum((-2, -1)))
     if bool(broken.any()):
         keep = (~broken).view(-1, 1, 1)
         ss, so, oo = (torch.where(keep, x, 0.0) for x in (ss, so, oo))
-        growth = torch.where(broken, float("inf"), growth)
-    return ss, so, oo, positive, growth
+    return ss, so, oo, positive, broken
 
 
-def counts_above(
-    operator: Tensor, tolerances: Tensor, block_size: int = 1
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Number of singular values of every H_i above each tolerance, by inertia.
+def counts_above(operator: Tensor, tolerances: Tensor, block_size: int = 1) -> tuple[Tensor, Tensor]:
+    """Number of singular values of every H_i above each tolerance by inertia, and how sure it is.
+
+    Everything is computed twice, the second time with every entry of T moved by a few roundings.
+    Elimination amplifies rounding where pivots are small beside what they couple (small tolerances,
+    or one next to a singular value of a shared part), and it amplifies these changes alike. So the
+    two runs tell how far a count is from being changed by rounding.
 
     Args:
         operator: (k, L d, L d) float64, zero above the block diagonal.
         tolerances: (k, s) float64, positive: each operator has its own.
 
     Returns:
-        counts (k, s, L-1) int64; margin (k, s, L-1), the distance of the last form from a change
-        of its count; growth (k, s, L-1), the largest entry that elimination passed through.
+        counts (k, s, L-1) int64, and trust (k, s, L-1) float64: the smallest ratio of an eigenvalue
+        of the last form to its difference between the runs. 0 where the runs disagree or a pivot was
+        singular.
     """
     tree = plan(operator.shape[-1] // block_size, block_size)
-    root = _Root(operator, tree)
-    parts = [_counts(root, part) for part in _shift_groups(tolerances, operator)]
-    counts, margin, growth = (torch.cat(x, dim=1) for x in zip(*parts, strict=True))
-    return counts, margin, growth
+    # fixed, so that the same operator has the same result
+    noise = torch.rand(operator.shape[-2:], generator=torch.Generator().manual_seed(0)).to(operator)
+    moved = operator * (1.0 + _MOVE * (noise - 0.5))
+    roots = _Root(operator, tree), _Root(moved, tree)
+    parts = []
+    for group in _shift_groups(tolerances, operator):
+        (counts, values, broken), (other_counts, other_values, _) = (
+            _inertia(root, group) for root in roots
+        )
+        size = values.abs()
+        trust = (size / ((values - other_values).abs() + _TINY)).amin(-1)
+        agreed = (counts == other_counts) & ~broken & trust.isfinite()
+        both = counts, torch.where(agreed, trust, 0.0)
+        parts.append([_by_index(x, len(operator), tree.length) for x in both])
+    counts, trust = (torch.cat(x, dim=1) for x in zip(*parts, strict=True))
+    return counts, trust
 
 
 def _shift_groups(shifts: Tensor, operator: Tensor) -> tuple[Tensor, ...]:
@@ -269,22 +281,19 @@ def _by_index(x: Tensor, k: int, length: int) -> Tensor:
     return x.flatten(0, 1).T.reshape(k, -1, x.shape[0] * x.shape[1])[..., 1:length]
 
 
-def _counts(root: _Root, tolerances: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    operator, tree = root.operator, root.plan
+def _inertia(root: _Root, tolerances: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Counts (leaves, leaf, k s), eigenvalues of the last forms, and whether a pivot broke down."""
     rows, cross, columns, depth = root.nodes(-tolerances)
-    account = torch.zeros(rows.shape[:2], dtype=torch.int64, device=operator.device)
-    risk = _largest(*(x.flatten(0, 1) for x in (rows, cross, columns))).view(rows.shape[:2])
-    leaves = dissect(rows, cross, columns, account, risk, depth, _eliminate_indefinite, -1.0)
-    values = torch.linalg.eigvalsh(index_matrices(leaves, tree, -1.0))
+    account = torch.zeros(rows.shape[:2], dtype=torch.int64, device=rows.device)
+    broken = torch.zeros_like(account, dtype=torch.bool)
+    leaves = dissect(rows, cross, columns, account, broken, depth, _eliminate_indefinite, -1.0)
+    values = torch.linalg.eigvalsh(index_matrices(leaves, root.plan, -1.0))
     counts = leaves.account.unsqueeze(1) + (values > 0).sum(-1)
-    margin = values.abs().amin(-1)
-    growth = leaves.risk.unsqueeze(1).expand_as(margin)
-    k = len(operator)
-    return tuple(_by_index(x, k, tree.length) for x in (counts, margin, growth))
+    return counts, values, leaves.broken.unsqueeze(1).expand_as(counts)
 
 
 def _eliminate_definite(e: Tensor, g: Tensor, z: Tensor) -> tuple[Tensor, ...]:
-    """Eliminate e; account log det e; report infinity where e is not numerically positive."""
+    """Eliminate e; account log det e; report where e is not numerically positive."""
     h = e.shape[-1]
     right = torch.cat([g, z], dim=-1)
     if h < ONE_BY_ONE:
@@ -304,7 +313,7 @@ def _eliminate_definite(e: Tensor, g: Tensor, z: Tensor) -> tuple[Tensor, ...]:
         keep = (~broken).view(-1, 1, 1)
         ss, so, oo = (torch.where(keep, x, 0.0) for x in (ss, so, oo))
         log_det = torch.where(broken, 0.0, log_det)
-    return ss, so, oo, log_det, torch.where(broken, float("inf"), 0.0).to(e.dtype)
+    return ss, so, oo, log_det, broken
 
 
 def log_determinants(operator: Tensor, shifts: Tensor, block_size: int = 1) -> Tensor:
@@ -330,9 +339,8 @@ def _log_determinants(root: _Root, shifts: Tensor) -> Tensor:
     variables = tree.padded * tree.block
     eliminated = variables - rows.shape[-1]
     account = (eliminated * shifts.log()).reshape(k * s).expand(len(rows), k * s)
-    leaves = dissect(
-        rows, cross, columns, account, torch.zeros_like(account), depth, _eliminate_definite, 1.0
-    )
+    broken = torch.zeros_like(account, dtype=torch.bool)
+    leaves = dissect(rows, cross, columns, account, broken, depth, _eliminate_definite, 1.0)
     last = index_matrices(leaves, tree, 1.0)
     if last.shape[-1] < ONE_BY_ONE:
         log_det = torch.linalg.slogdet(last).logabsdet
@@ -341,6 +349,6 @@ def _log_determinants(root: _Root, shifts: Tensor) -> Tensor:
         log_det = torch.stack([torch.linalg.slogdet(x).logabsdet for x in flat])
         log_det = log_det.view(last.shape[:-2])
     total = leaves.account.unsqueeze(1) + log_det
-    total = torch.where(leaves.risk.unsqueeze(1) > 0, float("nan"), total)
+    total = torch.where(leaves.broken.unsqueeze(1), float("nan"), total)
     # K_i has as many variables as T has rows; each adds log t that no singular value stands for
     return _by_index(total, k, tree.length) - variables * shifts.log().view(k, s, 1)

@@ -27,8 +27,8 @@ Operator = Tensor | Recurrence
 METHODS = ("auto", "reference", "svd", "qr", "dissection")
 
 DISSECTION_FROM = {"counts": 48, "entropy": 192}
-"""method="auto" leaves dense operators with at least this many rows to "dissection": the first where
-only tolerance-ESS is asked for (one SVD pass serves any number of tolerances), else the second."""
+"""method="auto" leaves dense operators with at least this many rows to "dissection": "counts" where
+only tolerance-ESS is asked for, "entropy" else (one pass of SVDs serves every tolerance and it)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,8 +78,13 @@ class _Task:
         elif isinstance(self.op, Recurrence) and self.method == "qr":
             yield from recurrent_spectra(self.op)
         else:
-            dense = self.op.operator() if isinstance(self.op, Recurrence) else self.op
-            yield from dense_spectra(dense, self.block_size)
+            yield from dense_spectra(self.dense(), self.block_size)
+
+    def dense(self) -> Tensor:
+        """The operator as a matrix; refused where a recurrence's transitions overflow."""
+        if isinstance(self.op, Recurrence):
+            return check_operator(self.op.operator(), self.block_size)
+        return self.op
 
 
 def _task(op: Operator, block_size: int, method: str, want: str) -> _Task:
@@ -214,9 +219,8 @@ def _by_spectra(task: _Task, out: _Sheet, entropy: bool) -> None:
 def _by_dissection(task: _Task, out: _Sheet, entropy: bool) -> None:
     d, taus = task.block_size, list(out.counts)
     sizes = spectrum_sizes(task.length, d).to(task.device)
-    dense = task.op.operator() if isinstance(task.op, Recurrence) else task.op
     out.counters = {"counts_settled": 0, "entropies_settled": 0}
-    for first, last, group in operator_groups(dense):
+    for first, last, group in operator_groups(task.dense()):
         past, norm, zero = scaled_past(group, d)
         out.zero_blocks += int(zero.sum())
         open_counts = open_entropy = torch.zeros_like(zero)

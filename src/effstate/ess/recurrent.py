@@ -104,9 +104,7 @@ class Recurrence:
         dense, mimo = found[0]
         object.__setattr__(self, "dense", dense)
         object.__setattr__(self, "mimo", mimo)
-        lead = torch.broadcast_shapes(
-            a.shape[: -2 - dense], b.shape[: -2 - mimo], c.shape[: -2 - mimo]
-        )
+        lead = torch.broadcast_shapes(a.shape[: -2 - dense], b.shape[: -2 - mimo], c.shape[: -2 - mimo])
         object.__setattr__(self, "batch_shape", tuple(lead))
         if self.length < 2:
             raise EssError(f"a recurrence needs at least 2 indices, {shapes} has {self.length}.")
@@ -306,9 +304,7 @@ def _observability_borders(op: Recurrence, flat: Tensor, m: int, group: int) -> 
     return out
 
 
-def _controllability_borders(
-    border: Tensor, a: Tensor, b: Tensor, dense: bool
-) -> tuple[Tensor, Tensor]:
+def _controllability_borders(border: Tensor, a: Tensor, b: Tensor, dense: bool) -> tuple[Tensor, Tensor]:
     """R_K at the first index of each block (k, blocks, n, n), and R_K after the last block."""
     rows, total = _border_rows(a, b, dense, forward=True)
     out = []

@@ -30,9 +30,7 @@ def reference_singular_values(op: Tensor | Recurrence, *, block_size: int = 1) -
     return out
 
 
-def reference_tolerance_ess(
-    op: Tensor | Recurrence, tolerance: float, *, block_size: int = 1
-) -> Tensor:
+def reference_tolerance_ess(op: Tensor | Recurrence, tolerance: float, *, block_size: int = 1) -> Tensor:
     """Number of singular values of every H_i strictly above ``tolerance`` (eq. 2): (..., L-1)."""
     sigma = reference_singular_values(op, block_size=block_size)
     return (sigma > check_tolerance(tolerance)).sum(dim=-1)

@@ -105,18 +105,14 @@ def _ess_against_tss(spec: FigureSpec, context: FigureContext) -> Page:
     _legend(page, colours)
     bars = {"statistics": ("pearson_log2",)}
     single = (
-        _named(correlations(table, [ess, tss], **bars), names)
-        if table is not None
-        else pd.DataFrame()
+        _named(correlations(table, [ess, tss], **bars), names) if table is not None else pd.DataFrame()
     )
     joint = pd.DataFrame()
     if table is not None:
         joint = _named(correlation_differences(table, [(ess, tss)], **bars), "difference")
     _bar_panel(page, (0, 0), "", single, colours, "correlation with accuracy")
     _bar_panel(page, (0, 1), "", joint, {"difference": style.GREY}, "ESS minus TSS correlation")
-    page.note(
-        "Pearson, x in log2 (the axis of figure 3); Spearman and unscaled ratios: fig5_table."
-    )
+    page.note("Pearson, x in log2 (the axis of figure 3); Spearman and unscaled ratios: fig5_table.")
     return page
 
 

@@ -64,9 +64,7 @@ def draw(spec: FigureSpec, context: FigureContext) -> Page:
     }
     page.legend({name: panels.entry(**look) for name, look in looks.items()})
     checkpoints = context.table(f"{spec.studies[0]}_checkpoints")
-    rows, cell = (
-        (None, None) if checkpoints is None else figure_cell(checkpoints, spec.options["place"])
-    )
+    rows, cell = (None, None) if checkpoints is None else figure_cell(checkpoints, spec.options["place"])
     if cell is not None:
         shown = f"width {cell['width']:g}, heads {cell['heads']:g}, length {cell['seq_len']:g}"
         page.note(f"Cell: {shown}, kv {cell['kv']:g} (paper: {spec.options['paper_cell']}).")

@@ -75,9 +75,7 @@ def draw(spec: FigureSpec, context: FigureContext) -> Page:
 
 
 def _norms(spec: FigureSpec, context: FigureContext) -> Page:
-    page = Page(
-        spec.title, [Row(2, 1.35, above=0.32, gap=0.65), Row(3, 0.9, above=0.32, below=0.2)]
-    )
+    page = Page(spec.title, [Row(2, 1.35, above=0.32, gap=0.65), Row(3, 0.9, above=0.32, below=0.2)])
     page.legend(panels.featurizer_entries(RECURRENT))
     layers = _models(spec, context, page)
     difficulty = DIFFICULTY[spec.studies[0]]

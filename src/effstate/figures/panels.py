@@ -133,17 +133,13 @@ class Page:
                 (left / self.width, 1 - (head + top + h) / height, w / self.width, h / height)
             )
         x = 0.08 / self.width
-        self.figure.text(
-            x, 1 - 0.08 / height, "\n".join(title), va="top", fontsize=9, fontweight="bold"
-        )
+        self.figure.text(x, 1 - 0.08 / height, "\n".join(title), va="top", fontsize=9, fontweight="bold")
         for i, (handles, names) in enumerate(self.legends):
             y = 1 - (0.08 + 0.15 * len(title) + 0.20 * i) / height
             box = {"loc": "upper left", "bbox_to_anchor": (x, y), "borderaxespad": 0.0}
             shape = {"frameon": False, "ncols": len(names), "handlelength": 1.8, "borderpad": 0.2}
             self.figure.legend(handles, names, columnspacing=1.2, **box, **shape)
-        self.figure.text(
-            x, 0.04 / height, "\n".join(lines), va="bottom", fontsize=6.2, color=style.GREY
-        )
+        self.figure.text(x, 0.04 / height, "\n".join(lines), va="bottom", fontsize=6.2, color=style.GREY)
         return self.figure
 
 
@@ -339,9 +335,7 @@ def lines(
         how = {"color": colour, "marker": marker} | dict((looks or {}).get(str(key), {}))
         ax.plot(rows["x"], rows["y"], zorder=3, **how)
         if band and len(rows):
-            ax.fill_between(
-                rows["x"], rows["low"], rows["high"], color=how["color"], alpha=0.15, lw=0
-            )
+            ax.fill_between(rows["x"], rows["low"], rows["high"], color=how["color"], alpha=0.15, lw=0)
     if log2_x:
         log2_axis(ax, shown["x"], most=4)
     ax.set(xlabel=x_label, ylabel=y_label)

@@ -15,8 +15,8 @@ from effstate.registry import UnknownNameError, nearest
 
 PACKAGE = Path(__file__).parents[1]
 
-TABLE_KINDS = ("runs", "checkpoints", "layers")
-"""A table is called ``<study>_<kind>``, for example ``mqar_runs``."""
+TABLE_MAKERS = {"analysis/collect.py", "analysis/trace.py"}
+"""What makes the tables; those have rules and stage versions of their own."""
 
 
 @dataclass(frozen=True)
@@ -340,7 +340,7 @@ _add(
         for kind in ("runs", "checkpoints")
     ),
     ess_kinds=("entropy", "tol_1e-3"),
-    uses=("analysis", "figures/data/printed_heatmaps.csv"),
+    uses=("analysis", "figures/sweep.py", "figures/data/printed_heatmaps.csv"),
 )
 _add(
     "B5",
@@ -380,8 +380,9 @@ def sources(spec: FigureSpec) -> list[str]:
     code that makes the tables is not among them: tables have rules of their own.
     """
     found = {f"figures/{name}.py" for name in (spec.module, "panels", "style", "render")}
+    found |= {"analysis/names.py", "analysis/tables.py"}
     for used in spec.uses:
         path = PACKAGE / used
         files = path.glob("*.py") if path.is_dir() else [path]
         found.update(f.relative_to(PACKAGE).as_posix() for f in files)
-    return sorted(found - {"analysis/collect.py"})
+    return sorted(found - TABLE_MAKERS)

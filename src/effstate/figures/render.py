@@ -53,9 +53,7 @@ def footer(spec: FigureSpec, context: FigureContext, notes: list[str]) -> list[s
         sums = sorted({over.get(study, "heads") for study in spec.studies})
         facts.append(f"'total' sums over {' or '.join(sums)}")
     described = f" ({context.description.rstrip('.')})" if context.description else ""
-    facts.append(
-        f"scale: {context.scale}{described}" if spec.studies else "scale: none (toy operators)"
-    )
+    facts.append(f"scale: {context.scale}{described}" if spec.studies else "scale: none (toy operators)")
     lines = [" · ".join(facts) + "."]
     runs = [_runs(study, context) for study in spec.studies]
     if runs:

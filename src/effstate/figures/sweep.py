@@ -71,11 +71,7 @@ class Sweep:
             has = self.runs is not None and name in self.runs.columns
             return (self.runs if has else None), name
         ess = f"ess_{self.kind}"
-        if (
-            self._within is None
-            and self.checkpoints is not None
-            and ess in self.checkpoints.columns
-        ):
+        if self._within is None and self.checkpoints is not None and ess in self.checkpoints.columns:
             measured = self.checkpoints[self.checkpoints["state"] == "done"]
             self._within = within_run_correlations(measured, ess)
         return self._within, "correlation"

@@ -166,8 +166,6 @@ def _resets(spec: FigureSpec) -> Page:
             for ax in (top, bottom):
                 ax.axvline(at, color=style.SERIES[4], lw=0.8, ls=":", zorder=1)
         page.record("cd"[i], pd.DataFrame({"series": "reset", "x": resets}))
-    page.note(
-        f"L = {LENGTH}, TSS = {STATES}; the same weights on both inputs; dotted lines: resets."
-    )
+    page.note(f"L = {LENGTH}, TSS = {STATES}; the same weights on both inputs; dotted lines: resets.")
     page.note("All of H_i is tiny at a reset: the tolerance sees that, the entropy has no scale.")
     return page

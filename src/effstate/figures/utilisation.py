@@ -56,9 +56,7 @@ def draw(spec: FigureSpec, context: FigureContext) -> Page:
         panels.lines(page, top, "ab"[i], accuracy, y_label="" if i else "accuracy")
         top.set_xticklabels([])
         if untrained is not None and not (start := untrained[untrained["tss"] == tss]).empty:
-            before = _line(start, used, difficulty).assign(
-                tss=tss, quantity=used, series="untrained"
-            )
+            before = _line(start, used, difficulty).assign(tss=tss, quantity=used, series="untrained")
             looks = {f: {"ls": ":", "marker": "", "alpha": 0.9} for f in RECURRENT}
             panels.lines(page, bottom, "ab"[i], before, looks=looks)
         if "ceiling" in rows.columns:
@@ -68,9 +66,7 @@ def draw(spec: FigureSpec, context: FigureContext) -> Page:
             panels.lines(page, bottom, "ab"[i], limit, looks=grey)
         after = _line(rows, used, difficulty).assign(tss=tss, quantity=used, series="trained")
         x_label = AXIS_LABELS[difficulty]
-        panels.lines(
-            page, bottom, "ab"[i], after, x_label=x_label, y_label="" if i else "ESS / TSS"
-        )
+        panels.lines(page, bottom, "ab"[i], after, x_label=x_label, y_label="" if i else "ESS / TSS")
         for ax in (top, bottom):
             panels.accuracy_axis(ax)
             panels.log2_axis(ax, final[difficulty])

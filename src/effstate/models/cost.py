@@ -64,9 +64,7 @@ def training_flops(
     return 3.0 * batch_size * forward
 
 
-def parameter_count(
-    config: ModelConfig, vocab_size: int, seq_len: int, readout: str = "tokens"
-) -> int:
+def parameter_count(config: ModelConfig, vocab_size: int, seq_len: int, readout: str = "tokens") -> int:
     """Trainable parameters of a model of built-in mixers."""
     width, hidden = config.width, mlp_hidden(config)
     count = vocab_size * width * (1 if config.tie_embeddings else 2) + width

@@ -85,9 +85,7 @@ class SoftmaxFeatures(Features):
 
     def apply(self, values: Tensor) -> Tensor:
         """T values, by PyTorch's attention kernel."""
-        return F.scaled_dot_product_attention(
-            self.C, self.B, values, is_causal=True, scale=self.scale
-        )
+        return F.scaled_dot_product_attention(self.C, self.B, values, is_causal=True, scale=self.scale)
 
 
 def _default_scale(q: Tensor, scale: float | None) -> float:

@@ -24,9 +24,7 @@ def linear_attention_naive(
     return torch.stack(outputs, dim=-2)
 
 
-def operator_naive(
-    C: Tensor, B: Tensor, log_decay: Tensor | None = None, scale: float = 1.0
-) -> Tensor:
+def operator_naive(C: Tensor, B: Tensor, log_decay: Tensor | None = None, scale: float = 1.0) -> Tensor:
     """T_ij = scale * C_i . (a_{j+1} * ... * a_i) . B_j for i >= j, row by row (METHOD section 3).
 
     C and B are (..., L, n), log_decay (..., L | 1, n); leading dimensions broadcast. Returns

@@ -198,9 +198,7 @@ def _draw(task: Task[Any], config: TaskConfig, seed: np.random.SeedSequence) -> 
         )
     largest = max(rows.inputs.max(), rows.labels.max())
     if rows.inputs.min() < 0 or largest >= config.vocab_size:
-        raise ValueError(
-            f"task {config.name}: rows() made a token outside 0..{config.vocab_size - 1}"
-        )
+        raise ValueError(f"task {config.name}: rows() made a token outside 0..{config.vocab_size - 1}")
     return rows
 
 

@@ -37,8 +37,6 @@ class Compression(Task[CompressionConfig]):
         """1 / (V - 1): a guess among the content tokens."""
         return 1 / (config.vocab_size - 1)
 
-    def roles(
-        self, config: CompressionConfig, inputs: NDArray[Any], labels: NDArray[Any]
-    ) -> list[str]:
+    def roles(self, config: CompressionConfig, inputs: NDArray[Any], labels: NDArray[Any]) -> list[str]:
         """``c`` for content, ``>`` for the compression token."""
         return ["c"] * (config.seq_len - 1) + [">"]
