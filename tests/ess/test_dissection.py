@@ -186,7 +186,7 @@ def test_auto_chooses_by_size_and_by_what_is_asked() -> None:
 
 def test_trust_falls_beside_a_singular_value_of_a_shared_part() -> None:
     op = operator("orthogonal-block", 32, batch=(1,))
-    near, far = 0.5 * (1 + 1e-13), 0.4
+    near, far = 0.5 * (1 + 1e-14), 0.4  # trust is a distance in units of rounding
     tolerances = torch.tensor([[near, far]], dtype=torch.float64)
     counts, trust = counts_above(op, tolerances)
     assert counts.shape == trust.shape == (1, 2, 31)
