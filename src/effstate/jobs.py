@@ -84,7 +84,7 @@ class Reporter:
             position=position,
             leave=False,
             disable=not visible,
-            bar_format="{desc} |{bar}| {postfix} {elapsed}<{remaining}",
+            bar_format="{desc} |{bar}| {elapsed}<{remaining}",
         )
         self._logged = time.monotonic()
         self._show(0.0, "")
@@ -94,7 +94,7 @@ class Reporter:
         text = f"{self.finished}/{self.total} runs{detail}"
         if not self._bar.disable:
             self._bar.n = min(share, 1.0)
-            self._bar.set_postfix_str(text, refresh=False)
+            self._bar.set_description_str(f"{self.label}: {text}", refresh=False)
             self._bar.update(0)
         if time.monotonic() - self._logged > LOG_EVERY_SECONDS:
             self._logged = time.monotonic()
