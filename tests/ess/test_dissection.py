@@ -60,6 +60,18 @@ def test_counts_agree_for_tolerances_beside_singular_values(kind: str) -> None:
             assert_counts_agree(op, value + offset * float(sigma.max()))
 
 
+@pytest.mark.parametrize("seed", [0, 10])
+def test_counts_agree_where_a_pivot_is_nearly_singular_and_coupled(seed: int) -> None:
+    # sharp attention: all H_i of a node share a singular value, so that its pivot has an eigenvalue
+    # as near to zero as that one is to the tolerance, and elimination grows by its inverse
+    op = operator("softmax-10", 96, batch=(1,), seed=seed)
+    op = op / torch.linalg.matrix_norm(op.tril(-1), 2)
+    sigma = reference_singular_values(op)[0, 59]
+    for value in sigma[sigma > 1e-3].tolist():
+        for offset in (1e-11, -1e-11):
+            assert_counts_agree(op, value + offset)
+
+
 @settings(max_examples=25, deadline=None)
 @given(
     length=st.integers(2, 60),

@@ -192,3 +192,18 @@ def test_an_overflow_is_a_sentence_and_not_a_number() -> None:
     op = Recurrence(a, torch.ones_like(a), torch.ones_like(a))
     with pytest.raises(EssError, match=r"operator \(0\) has no spectrum at .* overflow"):
         singular_values(op)
+
+
+def test_threads_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    op = recurrence("gated", 20, 3, batch=(30,))
+    whole = singular_values(op)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    torch.testing.assert_close(singular_values(op), whole, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("scale", [1e-170, 1e-100, 1.0, 1e100, 1e150])
+def test_spectra_of_any_scale_and_condition(scale: float) -> None:
+    # n states of very different strength: squaring alone would lose the weak ones
+    op = recurrence("saturated", 24, 5)
+    strength = torch.logspace(0, -9, 5, dtype=torch.float64)
+    assert_spectra_agree(Recurrence(op.A, op.B * strength * scale, op.C), relative=1e-11)

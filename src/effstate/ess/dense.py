@@ -12,7 +12,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from .dissection import counts_above
+from .batches import in_parallel
+from .dissection import TRUST, counts_above
 from .errors import EssError, check_real_floating, first_true, operator_name
 from .quadrature import entropy_by_determinants
 from .summary import spectrum_sizes
@@ -21,10 +22,7 @@ WORKSPACE_BYTES = 128 * 2**20
 """Operators are converted to float64 and handled in groups of about this many bytes."""
 
 ENTROPY_BOUND = 1e-3
-"""The fast entropy-ESS is used where its proven relative error is at most this."""
-
-TRUST = 100.0
-"""A count by inertia is used where rounding would have to be this much larger to change it."""
+"""The fast entropy-ESS is used where the proven relative error of its fit is at most this."""
 
 _SMALLEST_TOLERANCE = 1e-9
 _CAUSAL_ROUNDING = 64.0
@@ -92,7 +90,7 @@ def dense_spectra(operator: Tensor, block_size: int) -> Iterator[tuple[Tensor, i
 def svdvals(block: Tensor, lead: tuple[int, ...], flat: Tensor, index: int) -> Tensor:
     """torch.linalg.svdvals, or one sentence about the first operator of the batch that fails."""
     try:
-        sigma = torch.linalg.svdvals(block)
+        sigma = in_parallel(torch.linalg.svdvals, block)
     except torch.linalg.LinAlgError as error:
         sigma, cause = block.new_full((len(block), 1), float("nan")), str(error)
     else:

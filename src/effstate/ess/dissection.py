@@ -36,7 +36,11 @@ ONE_BY_ONE = 64
 """From this size matrices are factorised one at a time: there is nothing left to gain by batching,
 and batched LU of larger matrices by several threads is wrong or hangs in some builds of MKL."""
 
-_MOVE = 2.0**-50
+TRUST = 100.0
+"""A count by inertia is used where rounding would have to be this much larger to change it."""
+
+_EPS = torch.finfo(torch.float64).eps
+_MOVE = 4 * _EPS
 _TINY = 1e-300
 
 
@@ -78,7 +82,7 @@ class Leaves:
     """The leaves of the tree: nodes (leaves, k, ...) over k matrices.
 
     rows, cross, columns: the three blocks, each (leaves, k, leaf d, leaf d).
-    account: (leaves, k), the sum of what :data:`Eliminate` accounted for on the way down.
+    account: (leaves, k, items), the sum of what :data:`Eliminate` accounted for on the way down.
     broken: (leaves, k), whether it broke down on the way.
     """
 
@@ -129,7 +133,7 @@ def dissect(
             [quarter(cross, 0, 0) - so[:, 0], quarter(cross, 1, 1) - so[:, 1].mT], dim=1
         )
         rows, cross, columns = (x.flatten(0, 1) for x in (new_rows, new_cross, new_columns))
-        account = (account.unsqueeze(1) + found.view(nodes, 2, k)).flatten(0, 1)
+        account = (account.unsqueeze(1) + found.view(nodes, 2, k, -1)).flatten(0, 1)
         broken = (broken.unsqueeze(1) | bad.view(nodes, 2, k)).flatten(0, 1)
     return Leaves(rows, cross, columns, account, broken)
 
@@ -206,32 +210,39 @@ class _Root:
         return rows, cross, columns, depth
 
 
-def _solve(e: Tensor, g: Tensor) -> Tensor:
-    """E^-1 G; not finite where E is singular."""
+def _solve(e: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    """E^-1 G (k, h, ...), not finite where E is singular, and the sizes of E's pivots (k, h)."""
     if e.shape[-1] < ONE_BY_ONE:
-        return torch.linalg.lu_solve(*torch.linalg.lu_factor_ex(e)[:2], g)
-    out = torch.empty_like(g)
-    for one, right, x in zip(e, g, out, strict=True):
-        x.copy_(torch.linalg.lu_solve(*torch.linalg.lu_factor_ex(one)[:2], right))
-    return out
+        lu, order, _ = torch.linalg.lu_factor_ex(e)
+        return torch.linalg.lu_solve(lu, order, g), lu.diagonal(dim1=-2, dim2=-1).abs()
+    out, pivots = torch.empty_like(g), g.new_empty(g.shape[:-1])
+    for k, one in enumerate(e):
+        lu, order, _ = torch.linalg.lu_factor_ex(one)
+        out[k], pivots[k] = torch.linalg.lu_solve(lu, order, g[k]), lu.diagonal().abs()
+    return out, pivots
 
 
 def _eliminate_indefinite(e: Tensor, g: Tensor, z: Tensor) -> tuple[Tensor, ...]:
-    """Eliminate e; account its positive eigenvalues; report where e is singular."""
+    """Eliminate e; account its positive eigenvalues and log |det e|; say where it broke down."""
     h = e.shape[-1]
     factor, pivots, _ = torch.linalg.ldl_factor_ex(e)
     single = pivots > 0
     # a 2 x 2 pivot of Bunch and Kaufman is indefinite: one eigenvalue of either sign
     positive = (single & (factor.diagonal(dim1=-2, dim2=-1) > 0)).sum(-1) + (~single).sum(-1) // 2
-    solved = _solve(e, torch.cat([g, z], dim=-1))
+    solved, sizes = _solve(e, torch.cat([g, z], dim=-1))
     gt, zt, sg, sz = g.mT, z.mT, solved[..., :h], solved[..., h:]
     ss, so, oo = gt @ sg, gt @ sz, zt @ sz
     # a sum is not finite if one of its terms is not, and costs a fraction of testing each
     broken = ~torch.isfinite(ss.sum((-2, -1)) + so.sum((-2, -1)) + oo.sum((-2, -1)))
+    log_det = sizes.log().sum(-1)
+    # what is left of E behind its largest entries has to be more than their rounding
+    largest = torch.maximum(e.amax((-2, -1)), -e.amin((-2, -1)))
+    broken |= ~(sizes.amin(-1) > TRUST * _EPS * largest)
     if bool(broken.any()):
         keep = (~broken).view(-1, 1, 1)
         ss, so, oo = (torch.where(keep, x, 0.0) for x in (ss, so, oo))
-    return ss, so, oo, positive, broken
+        log_det = torch.where(broken, 0.0, log_det)
+    return ss, so, oo, torch.stack([positive.to(e.dtype), log_det], dim=-1), broken
 
 
 def counts_above(operator: Tensor, tolerances: Tensor, block_size: int = 1) -> tuple[Tensor, Tensor]:
@@ -247,9 +258,9 @@ def counts_above(operator: Tensor, tolerances: Tensor, block_size: int = 1) -> t
         tolerances: (k, s) float64, positive: each operator has its own.
 
     Returns:
-        counts (k, s, L-1) int64, and trust (k, s, L-1) float64: the smallest ratio of an eigenvalue
-        of the last form to its difference between the runs. 0 where the runs disagree or a pivot was
-        singular.
+        counts (k, s, L-1) int64, and trust (k, s, L-1) float64: one over the relative difference of
+        the two runs, the largest of any eigenvalue of the last form and of the determinant of what
+        was eliminated before. 0 where the runs disagree or a pivot was nearly singular.
     """
     tree = plan(operator.shape[-1] // block_size, block_size)
     # fixed, so that the same operator has the same result
@@ -258,11 +269,14 @@ def counts_above(operator: Tensor, tolerances: Tensor, block_size: int = 1) -> t
     roots = _Root(operator, tree), _Root(moved, tree)
     parts = []
     for group in _shift_groups(tolerances, operator):
-        (counts, values, broken), (other_counts, other_values, _) = (
-            _inertia(root, group) for root in roots
-        )
-        size = values.abs()
-        trust = (size / ((values - other_values).abs() + _TINY)).amin(-1)
+        first, second = (_inertia(root, group) for root in roots)
+        counts, values, eliminated, broken = first
+        other_counts, other_values, other_eliminated, _ = second
+        trust = (values.abs() / ((values - other_values).abs() + _TINY)).amin(-1)
+        # a pivot's smallest eigenvalue that moves by a factor moves the determinant by that factor
+        trust = torch.minimum(trust, 1.0 / ((eliminated - other_eliminated).abs() + _TINY))
+        # both runs may lose the same in the rounding of much larger entries
+        trust = torch.minimum(trust, values.abs().amin(-1) / (_EPS * values.abs().amax(-1)))
         agreed = (counts == other_counts) & ~broken & trust.isfinite()
         both = counts, torch.where(agreed, trust, 0.0)
         parts.append([_by_index(x, len(operator), tree.length) for x in both])
@@ -281,15 +295,18 @@ def _by_index(x: Tensor, k: int, length: int) -> Tensor:
     return x.flatten(0, 1).T.reshape(k, -1, x.shape[0] * x.shape[1])[..., 1:length]
 
 
-def _inertia(root: _Root, tolerances: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Counts (leaves, leaf, k s), eigenvalues of the last forms, and whether a pivot broke down."""
+def _inertia(root: _Root, tolerances: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Counts (leaves, leaf, k s), eigenvalues of the last forms, log |det| of all that was eliminated
+    before them, and whether a pivot broke down."""
     rows, cross, columns, depth = root.nodes(-tolerances)
-    account = torch.zeros(rows.shape[:2], dtype=torch.int64, device=rows.device)
-    broken = torch.zeros_like(account, dtype=torch.bool)
+    account = rows.new_zeros(*rows.shape[:2], 2)
+    broken = torch.zeros(rows.shape[:2], dtype=torch.bool, device=rows.device)
     leaves = dissect(rows, cross, columns, account, broken, depth, _eliminate_indefinite, -1.0)
     values = torch.linalg.eigvalsh(index_matrices(leaves, root.plan, -1.0))
-    counts = leaves.account.unsqueeze(1) + (values > 0).sum(-1)
-    return counts, values, leaves.broken.unsqueeze(1).expand_as(counts)
+    positive, log_det = leaves.account.unsqueeze(1).unbind(-1)
+    counts = positive.round().to(torch.int64) + (values > 0).sum(-1)
+    broken = leaves.broken.unsqueeze(1).expand_as(counts)
+    return counts, values, log_det.expand_as(counts), broken
 
 
 def _eliminate_definite(e: Tensor, g: Tensor, z: Tensor) -> tuple[Tensor, ...]:
@@ -337,9 +354,9 @@ def _log_determinants(root: _Root, shifts: Tensor) -> Tensor:
     tree, (k, s) = root.plan, shifts.shape
     rows, cross, columns, depth = root.nodes(shifts)
     variables = tree.padded * tree.block
-    eliminated = variables - rows.shape[-1]
-    account = (eliminated * shifts.log()).reshape(k * s).expand(len(rows), k * s)
-    broken = torch.zeros_like(account, dtype=torch.bool)
+    account = (variables - rows.shape[-1]) * shifts.log().reshape(1, k * s, 1)
+    account = account.expand(len(rows), k * s, 1)
+    broken = torch.zeros(rows.shape[:2], dtype=torch.bool, device=rows.device)
     leaves = dissect(rows, cross, columns, account, broken, depth, _eliminate_definite, 1.0)
     last = index_matrices(leaves, tree, 1.0)
     if last.shape[-1] < ONE_BY_ONE:
@@ -348,7 +365,7 @@ def _log_determinants(root: _Root, shifts: Tensor) -> Tensor:
         flat = last.flatten(0, -3)
         log_det = torch.stack([torch.linalg.slogdet(x).logabsdet for x in flat])
         log_det = log_det.view(last.shape[:-2])
-    total = leaves.account.unsqueeze(1) + log_det
+    total = leaves.account.squeeze(-1).unsqueeze(1) + log_det
     total = torch.where(leaves.broken.unsqueeze(1), float("nan"), total)
     # K_i has as many variables as T has rows; each adds log t that no singular value stands for
     return _by_index(total, k, tree.length) - variables * shifts.log().view(k, s, 1)

@@ -42,8 +42,8 @@ class Profile:
         method: the code path that ran.
         counters: what that path counts, by name. "dissection" counts the (operator, index) pairs
             that it was not sure of and settled by SVD: "counts_settled", "entropies_settled".
-        entropy_bound: proven bound of the relative error of ``entropy``; 0 where it comes from
-            spectra and is exact up to rounding.
+        entropy_bound: proven bound of the relative error of ``entropy`` apart from rounding; 0
+            where it comes from spectra.
     """
 
     entropy: Tensor
@@ -152,8 +152,8 @@ def measure(
         "svd": an SVD for every index; exact up to rounding. From spectra, both ESS in one pass.
         "dissection": a dense operator in O(L^3): counts by inertia, the same as by SVD wherever no
             singular value lies within 1e-12 of the tolerance (relative to the largest one), and
-            entropies by determinants, with a proven relative error of at most 1e-3, in practice
-            about 1e-4 (see ``Profile.entropy_bound``). What it is not sure of is settled by SVD.
+            entropies by determinants, fitted with a proven relative error of at most 1e-3, about
+            1e-5 in practice (see ``Profile.entropy_bound``). Where it is not sure, an SVD decides.
         "reference": the definition.
         "auto": "qr" for a recurrence (its operator's "svd" where the state is as large as half the
             operator); for dense operators of at least 192 rows (48 where only counts are asked

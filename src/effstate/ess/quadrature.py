@@ -16,11 +16,11 @@ from torch import Tensor
 
 from .dissection import log_determinants
 
-SHIFTS = 16
+SHIFTS = 20
 """Number of shifts t_j."""
 
-SMALLEST_SHIFT, LARGEST_SHIFT = 1e-6, 4.0
-_KNEE = 1e-2
+SMALLEST_SHIFT, LARGEST_SHIFT = 3e-7, 4.0
+_KNEE = 3e-2
 
 
 @dataclass(frozen=True)
