@@ -26,6 +26,7 @@ from filelock import FileLock, Timeout
 from pydantic import BaseModel
 
 import effstate
+from effstate.registry import nearest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -125,13 +126,19 @@ def write_tensors(
         save_file(contiguous, temporary, metadata=dict(notes or {}))
 
 
-def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Tensors and notes of a safetensors file; raises ArtifactError if it cannot be read."""
+def read_tensors(
+    path: Path, prefixes: tuple[str, ...] = ("",)
+) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """Tensors (those whose names have one of the prefixes) and notes of a safetensors file.
+
+    Raises ArtifactError if it cannot be read.
+    """
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="pt") as opened:
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+            names = [name for name in opened.keys() if name.startswith(prefixes)]  # noqa: SIM118
+            tensors = {name: opened.get_tensor(name) for name in names}
             return tensors, dict(opened.metadata() or {})
     except FileNotFoundError:
         raise ArtifactError(f"{path}: the file does not exist") from None
@@ -387,26 +394,21 @@ class RunStore:
 
         Returns what was removed; raises ArtifactError if there is no such artifact.
         """
-        from effstate.registry import nearest
-
         folders = list(self.folders())
         chosen = [folder for folder in folders if folder.name == name]
         if not chosen:
             hint = nearest(name, [folder.name for folder in folders])
             raise ArtifactError(f"{self.runs}: there is no artifact '{name}'{hint}")
+        inputs = {
+            folder: set(read_json(folder / REQUEST)["inputs"])
+            for folder in folders
+            if (folder / REQUEST).exists()
+        }
         doomed = list(chosen)
         digests = {folder.name.rpartition("-")[2] for folder in chosen}
-        grown = True
-        while grown:
-            grown = False
-            for folder in folders:
-                request = folder / REQUEST
-                if folder in doomed or not request.exists():
-                    continue
-                if digests & set(read_json(request)["inputs"]):
-                    doomed.append(folder)
-                    digests.add(folder.name.rpartition("-")[2])
-                    grown = True
+        while found := [f for f in inputs if f not in doomed and digests & inputs[f]]:
+            doomed += found
+            digests |= {folder.name.rpartition("-")[2] for folder in found}
         removed = []
         for manifest in sorted((self.results / "cohorts").glob("*/*/*.json")):
             if digests & {member["digest"] for member in read_json(manifest)["members"]}:

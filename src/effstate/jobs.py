@@ -13,11 +13,10 @@ from typing import Any
 from filelock import FileLock, Timeout
 from tqdm import tqdm
 
-from effstate.artifacts import Artifact, ArtifactError, RunStore, write_table
+from effstate.artifacts import Artifact, ArtifactError, RunStore, read_json, write_table
 from effstate.cohorts import Cohort, CohortError, Interrupted, run_cohort
 from effstate.config import ConfigError
 from effstate.pipeline import Pipeline
-from effstate.requests import run_of
 
 logger = logging.getLogger("effstate")
 # Without a log file the sentence on stderr is enough.
@@ -116,6 +115,11 @@ class Reporter:
             self._slot.release()
 
 
+def pipeline_of(snakemake: Any) -> Pipeline:
+    """The pipeline of the job that a workflow script runs in, from its ``snakemake`` object."""
+    return Pipeline.from_config(snakemake.config, Path(snakemake.scriptdir).resolve().parents[1])
+
+
 def execution_of(pipeline: Pipeline) -> Any:
     """Device, threads and compilation from the project configuration."""
     from effstate.training.trainer import Execution
@@ -185,8 +189,6 @@ def finished_digests(pipeline: Pipeline, study: str) -> list[str]:
 
 def states(pipeline: Pipeline) -> list[dict[str, Any]]:
     """One row a run of every study: name, state and, for failures, the reason."""
-    from effstate.artifacts import read_json
-
     rows = []
     for study in pipeline.sweeps:
         for request in pipeline.requests(study, "train"):
@@ -194,20 +196,11 @@ def states(pipeline: Pipeline) -> list[dict[str, Any]]:
             state = artifact.state
             failure = artifact.path("failure.json")
             reason = read_json(failure)["message"] if state == "failed" else ""
-            shape = run_of(request).model.slug
-            rows.append(
-                {
-                    "study": study,
-                    "run": request.name,
-                    "state": state,
-                    "shape": shape,
-                    "reason": reason,
-                }
-            )
+            rows.append({"study": study, "run": request.name, "state": state, "reason": reason})
     return rows
 
 
-def load_tables(pipeline: Pipeline, paths: Iterable[Path]) -> dict[str, Any]:
+def load_tables(paths: Iterable[Path]) -> dict[str, Any]:
     """Tables by name (``mqar_runs``); raises ArtifactError for a file that cannot be read."""
     import pandas as pd
     import pyarrow
@@ -232,7 +225,7 @@ def figure_context(pipeline: Pipeline, paths: Iterable[Path]) -> Any:
     return FigureContext(
         scale=pipeline.scale.name,
         description=pipeline.scale.description,
-        tables=load_tables(pipeline, paths),
+        tables=load_tables(paths),
         partial=pipeline.project.partial,
         options={
             "planned_runs": {study: len(sweep.runs) for study, sweep in pipeline.sweeps.items()},

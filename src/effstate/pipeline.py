@@ -25,6 +25,9 @@ from effstate.sweep import ExpandedSweep, expand
 
 STAGES = ("data", "train", "trace")
 
+TABLES = ("runs", "checkpoints", "layers")
+"""Tables that every sweep study makes, called ``<study>_<table>``."""
+
 
 @dataclass(frozen=True)
 class Pipeline:

@@ -11,6 +11,7 @@ from effstate.config import RunConfig, TaskConfig
 from effstate.jobs import states
 from effstate.models.cost import training_flops
 from effstate.pipeline import STAGES, Pipeline
+from effstate.requests import run_of
 
 # Nominal speeds for estimates where the store holds no finished run of the same shape; they are
 # assumptions to plan with, not measurements of the reader's machine.
@@ -72,8 +73,7 @@ def _measured_seconds(pipeline: Pipeline, requests: list[Request]) -> dict[str, 
 
 
 def _shape(request: Request) -> str:
-    run = request.config
-    assert isinstance(run, RunConfig)
+    run = run_of(request)
     return f"{run.model.slug}-{run.task.slug}-{run.training.steps}-{run.training.batch_size}"
 
 
@@ -84,9 +84,7 @@ def plan(pipeline: Pipeline) -> list[StudyPlan]:
         requests = pipeline.requests(study, "train")
         known = _measured_seconds(pipeline, requests)
         seconds = {
-            r.digest: known.get(
-                _shape(r), _seconds(run_config(r), CPU_STEP_OVERHEAD, CPU_FLOPS_PER_SECOND)
-            )
+            r.digest: known.get(_shape(r), _seconds(run_of(r), CPU_STEP_OVERHEAD, CPU_FLOPS_PER_SECOND))
             for r in requests
         }
         cohorts = pipeline.cohorts(study, "train").values()
@@ -97,11 +95,11 @@ def plan(pipeline: Pipeline) -> list[StudyPlan]:
                 runs=len(requests),
                 to_train=sum(not pipeline.store.artifact(r).finished for r in requests),
                 jobs=sum(len(pipeline.cohorts(study, stage)) for stage in STAGES) + 1,
-                steps=sum(run_config(r).training.steps for r in requests),
+                steps=sum(run_of(r).training.steps for r in requests),
                 dropped=dict(sweep.dropped),
                 cpu_seconds=sum(seconds.values()),
                 gpu_seconds=sum(
-                    _seconds(run_config(r), GPU_STEP_OVERHEAD, GPU_FLOPS_PER_SECOND) for r in requests
+                    _seconds(run_of(r), GPU_STEP_OVERHEAD, GPU_FLOPS_PER_SECOND) for r in requests
                 ),
                 longest_seconds=max(
                     (sum(seconds[r.digest] for r in cohort.requests) for cohort in cohorts),
@@ -116,12 +114,6 @@ def plan(pipeline: Pipeline) -> list[StudyPlan]:
             )
         )
     return plans
-
-
-def run_config(request: Request) -> RunConfig:
-    """The run of a train request."""
-    assert isinstance(request.config, RunConfig)
-    return request.config
 
 
 def duration(seconds: float) -> str:

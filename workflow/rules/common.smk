@@ -8,7 +8,7 @@ from snakemake.exceptions import WorkflowError
 
 from effstate.config import ConfigError
 from effstate.figures.registry import FIGURES
-from effstate.pipeline import Pipeline
+from effstate.pipeline import TABLES, Pipeline
 from effstate.registry import UnknownNameError, nearest
 
 
@@ -24,7 +24,6 @@ PIPELINE = resolved_pipeline()
 RESULTS = PIPELINE.project.results
 SCALE = PIPELINE.scale.name
 STUDIES = list(PIPELINE.sweeps)
-TABLES = ["runs", "checkpoints", "layers"]
 
 
 wildcard_constraints:

@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
-from effstate.jobs import job, make_cohort
-from effstate.pipeline import Pipeline
+from effstate.jobs import job, make_cohort, pipeline_of
 
 snakemake = globals()["snakemake"]
 
 with job(Path(snakemake.log[0])):
-    pipeline = Pipeline.from_config(snakemake.config, Path(snakemake.scriptdir).resolve().parents[1])
+    pipeline = pipeline_of(snakemake)
     wildcards = snakemake.wildcards
     make_cohort(pipeline, pipeline.cohort(wildcards.study, snakemake.rule, wildcards.cohort))

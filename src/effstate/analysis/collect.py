@@ -16,8 +16,6 @@ from effstate.registry import MIXERS, TASKS
 from effstate.requests import trace_request, train_request
 from effstate.training.trainer import RESULT
 
-TABLES = ("runs", "checkpoints", "layers")
-
 
 def _design(run: RunConfig, name: str) -> dict[str, Any]:
     """The columns that say what a run is: axes, state sizes, ceiling, chance."""

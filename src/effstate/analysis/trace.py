@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from effstate.artifacts import Artifact, read_json, write_tensors
 from effstate.config import RunConfig, TraceConfig
-from effstate.ess import Profile, measure
+from effstate.ess import EssError, Profile, measure
 from effstate.models import SequenceModel
 from effstate.operators import Features
 from effstate.training.data import load_data
@@ -41,8 +40,6 @@ def layer_profiles(
     Profiles have shape (samples, heads, L - 1). Raises EssError naming layer, sample and head where
     an operator is not finite.
     """
-    from effstate.ess import EssError
-
     model = model.double().eval()
     for layer, features in enumerate(model.features(tokens)):
         operator = features.recurrence() if hasattr(features, "recurrence") else features.operator()
@@ -85,10 +82,9 @@ def make_trace(
     torch.set_num_threads(execution.threads)
     result = read_json(train.checked(RESULT))
     epochs = [entry["epoch"] for entry in result["evaluations"]]
-    tokens = load_data(data)["validation"].head(trace.samples).inputs.long()
+    tokens = load_data(data, splits=["validation"])["validation"].head(trace.samples).inputs.long()
     columns: dict[str, list[Tensor]] = {}
     paths: set[str] = set()
-    facts: dict[str, Any] = {}
     for position, epoch in enumerate(epochs):
         model = load_model(train, epoch)
         for layer, (features, profile) in enumerate(layer_profiles(model, tokens, trace.tolerances)):
@@ -105,5 +101,5 @@ def make_trace(
     tensors = {name: torch.stack(values) for name, values in columns.items()}
     tensors["epochs"] = torch.tensor(epochs)
     write_tensors(artifact.path(TRACE_FILE), tensors)
-    facts |= {"path": ", ".join(sorted(paths)), "dtype": "float64", "samples": len(tokens)}
+    facts = {"path": ", ".join(sorted(paths)), "dtype": "float64", "samples": len(tokens)}
     artifact.finish("done", [TRACE_FILE], seconds=time.monotonic() - started, facts=facts)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import os
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +15,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from effstate.analysis.names import kind_label
 from effstate.analysis.tables import state_counts
+from effstate.artifacts import atomic_path
 from effstate.figures import style
 from effstate.figures.panels import Page
 from effstate.figures.registry import FigureSpec, get
@@ -97,20 +96,10 @@ def draw(figure_id: str, context: FigureContext) -> Page:
     return page
 
 
-def _write(path: Path, save: Any) -> Path:
+def _write(path: Path, save: Callable[[Path], object]) -> Path:
     """Write through a temporary file in the same folder, so that no reader sees half a figure."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.close(handle)
-    try:
-        save(name)
-        # mkstemp makes private files; a figure gets the mode any new file would.
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(name).chmod(0o666 & ~mask)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    with atomic_path(path) as temporary:
+        save(temporary)
     return path
 
 

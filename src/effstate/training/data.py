@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,10 +14,9 @@ from effstate.artifacts import Artifact, derive_seed, read_tensors, write_tensor
 from effstate.config import RunConfig
 from effstate.registry import TASKS
 from effstate.requests import DataConfig
-from effstate.tasks.base import IGNORE, generate_splits
+from effstate.tasks.base import IGNORE, SPLITS, generate_splits
 
 DATA_FILE = "rows.safetensors"
-SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,6 @@ def make_data(artifact: Artifact, workers: int = 1) -> None:
 
     Raises ValueError if the task's constraints are broken or it has too few distinct rows.
     """
-    import time
-
     started = time.monotonic()
     config = artifact.request.config
     assert isinstance(config, DataConfig)
@@ -73,14 +72,21 @@ def make_data(artifact: Artifact, workers: int = 1) -> None:
     artifact.finish("done", [DATA_FILE], seconds=time.monotonic() - started)
 
 
-def load_data(artifact: Artifact, device: torch.device | str = "cpu") -> dict[str, Split]:
-    """The splits of a finished data artifact, verified; raises ArtifactError if it is damaged."""
-    tensors, _ = read_tensors(artifact.checked(DATA_FILE))
+def load_data(
+    artifact: Artifact, device: torch.device | str = "cpu", splits: Iterable[str] = SPLITS
+) -> dict[str, Split]:
+    """The chosen splits of a finished data artifact, and no others, verified.
+
+    Raises ArtifactError if the artifact is damaged.
+    """
+    chosen = tuple(splits)
+    prefixes = tuple(f"{name}." for name in chosen)
+    tensors, _ = read_tensors(artifact.checked(DATA_FILE), prefixes)
     return {
         name: Split(
             *(tensors[f"{name}.{part}"].to(device) for part in ("inputs", "positions", "targets"))
         )
-        for name in SPLITS
+        for name in chosen
     }
 
 

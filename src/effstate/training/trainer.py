@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -190,12 +191,9 @@ def train(
     assert isinstance(run, RunConfig)
     if execution.threads != torch.get_num_threads():
         torch.set_num_threads(execution.threads)
-    if flag is None:
-        with stop_flag() as flag, torch.random.fork_rng():
-            _train(artifact, data, run, execution, on_step, flag)
-    else:
-        with torch.random.fork_rng():
-            _train(artifact, data, run, execution, on_step, flag)
+    flagged = stop_flag() if flag is None else contextlib.nullcontext(flag)
+    with flagged as watched, torch.random.fork_rng():
+        _train(artifact, data, run, execution, on_step, watched)
 
 
 def _train(
