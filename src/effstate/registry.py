@@ -79,6 +79,8 @@ MIXERS = Registry(
         "wla": "effstate.models.mixers:WeightedLinearAttention",
         "gla": "effstate.models.mixers:GatedLinearAttention",
         "sa": "effstate.models.mixers:SoftmaxAttention",
+        "gla_s6": "effstate.models.selective:GLAS6",
+        "s6": "effstate.models.selective:S6",
     },
 )
 

@@ -18,6 +18,9 @@ CONFIGS = {
     "gla": ModelConfig(featurizer="gla", width=16, heads=2),
     "gla expanded": ModelConfig(featurizer="gla", width=16, heads=2, k_expansion=3),
     "gla with RoPE": ModelConfig(featurizer="gla", width=16, heads=2, rope_on_gated=True),
+    "gla_s6": ModelConfig(featurizer="gla_s6", width=16, heads=2, k_expansion=2, arange_alpha=10.0),
+    "s6": ModelConfig(featurizer="s6", width=16, heads=2, d_state=5),
+    "s6 expanded": ModelConfig(featurizer="s6", width=20, heads=2, d_state=3, s6_expansion=3),
     "sa": ModelConfig(featurizer="sa", width=16, heads=2),
     "sa normed": ModelConfig(featurizer="sa", width=16, heads=1, head_norm="all"),
 }
@@ -42,9 +45,17 @@ def test_a_model_depends_on_its_seed_only(name: str) -> None:
     assert not torch.equal(first["embedding.weight"], other["embedding.weight"])
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+HYBRIDS = {
+    "gsgg": ModelConfig(pattern="gsgg", num_layers=4, width=16, heads=2),
+    "s6 and others": ModelConfig(
+        pattern=("s6", "gla_s6", "sa", "wla"), num_layers=4, width=16, heads=2, head_norm="all"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [*CONFIGS, *HYBRIDS])
 def test_the_parameter_count_is_known_without_building(name: str) -> None:
-    config = CONFIGS[name]
+    config = (CONFIGS | HYBRIDS)[name]
     for readout in ("tokens", "sequence"):
         model = build_model(config, 10, 16, readout)  # type: ignore[arg-type]
         assert sum(p.numel() for p in model.parameters()) == parameter_count(config, 10, 16, readout)
@@ -71,10 +82,18 @@ def test_logits_at_positions_are_those_of_the_whole_row(readout: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("featurizer", "tss", "total"), [("la", 8, 16), ("gla", 8, 16), ("wla", 8, 16), ("sa", 64, 1024)]
+    ("featurizer", "tss", "total"),
+    [
+        ("la", 8, 16),
+        ("gla", 8, 16),
+        ("wla", 8, 16),
+        ("gla_s6", 8, 16),
+        ("s6", 5, 160),
+        ("sa", 64, 1024),
+    ],
 )
 def test_state_sizes_on_the_axes_of_the_sweep(featurizer: str, tss: int, total: int) -> None:
-    config = ModelConfig(featurizer=featurizer, width=16, heads=2)
+    config = ModelConfig(featurizer=featurizer, width=16, heads=2, d_state=5)
     mixer = MIXERS[featurizer]
     assert (mixer.tss(config, 64), mixer.total_tss(config, 64)) == (tss, total)
 

@@ -67,7 +67,7 @@ class _Task:
 
     @property
     def device(self) -> torch.device:
-        return self.op.B.device if isinstance(self.op, Recurrence) else self.op.device
+        return self.op.device
 
     def spectra(self) -> Iterator[tuple[Tensor, int, int, Tensor]]:
         """(flat operators, lo, hi, sigma): see :func:`recurrent_spectra`."""

@@ -136,6 +136,11 @@ class Recurrence:
                 raise EssError(f"{name} of {where} is not finite at time index {time}.")
 
     @property
+    def device(self) -> torch.device:
+        """Where B, and so everything computed from the recurrence, lives."""
+        return self.B.device
+
+    @property
     def length(self) -> int:
         """L, the number of indices."""
         return int(self.B.shape[-3 if self.mimo else -2])
@@ -298,7 +303,7 @@ def _groups(op: Recurrence, m: int) -> tuple[int, int]:
 def _observability_borders(op: Recurrence, flat: Tensor, m: int, group: int) -> Tensor:
     """R_O at the index after each block: (k, blocks, n, n). The backward pass."""
     n, blocks = op.state_size, math.ceil(op.length / m)
-    out = torch.empty(len(flat), blocks, n, n, dtype=torch.float64, device=op.B.device)
+    out = torch.empty(len(flat), blocks, n, n, dtype=torch.float64, device=op.device)
     border = out.new_zeros(len(flat), n, n)
     for first in range(group * ((blocks - 1) // group), -1, -group):
         last = min(first + group, blocks)
@@ -362,9 +367,9 @@ def controllability_counts(op: Recurrence, tolerance: float) -> Tensor:
     m = _block_length(n, d)
     operators, group = _groups(op, m)
     blocks = math.ceil(length / m)
-    out = torch.zeros(math.prod(op.batch_shape), length, dtype=torch.int64, device=op.B.device)
+    out = torch.zeros(math.prod(op.batch_shape), length, dtype=torch.int64, device=op.device)
     for flat in torch.arange(len(out)).split(operators):
-        border = torch.zeros(len(flat), n, n, dtype=torch.float64, device=op.B.device)
+        border = torch.zeros(len(flat), n, n, dtype=torch.float64, device=op.device)
         for first in range(0, blocks, group):
             last = min(first + group, blocks)
             a, b, _ = _blocks(op, flat, first, last, m)

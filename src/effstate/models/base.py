@@ -91,8 +91,12 @@ class Mixer(nn.Module):
 
     def forward(self, u: Tensor) -> Tensor:
         """u (batch, L, width) to (batch, L, width)."""
+        return self.mix(u)[0]
+
+    def mix(self, u: Tensor) -> tuple[Tensor, Features]:
+        """What ``forward`` returns, and the features behind it."""
         features, values = self.project(u)
-        return self.output(features.apply(values), u)
+        return self.output(features.apply(values), u), features
 
     def split_heads(self, x: Tensor) -> Tensor:
         """(batch, L, heads * m) to (batch, heads, L, m)."""

@@ -12,6 +12,7 @@ from effstate.config import ModelConfig
 from effstate.models.base import Mixer
 from effstate.models.cost import mixer_names, mlp_hidden
 from effstate.models.norm import RMSNorm
+from effstate.models.regularisation import decay_distance
 from effstate.operators import Features
 from effstate.registry import MIXERS
 
@@ -32,27 +33,36 @@ class SwiGLU(nn.Module):
         return self.contraction(F.silu(gate) * value)
 
 
+def options_of(config: ModelConfig, name: str) -> dict[str, float | int | str | bool]:
+    """The configuration's options, for a registered mixer of one's own; built-in ones take none."""
+    return {} if MIXERS.is_builtin(name) else config.options
+
+
 class Block(nn.Module):
     """x + mixer(norm(x)), then x + mlp(norm(x))."""
 
     def __init__(self, config: ModelConfig, name: str, layer: int) -> None:
         super().__init__()
         self.mixer_norm = RMSNorm(config.width)
-        self.mixer: Mixer = MIXERS[name](config, layer, **config.options)
+        self.mixer: Mixer = MIXERS[name](config, layer, **options_of(config, name))
         self.mlp_norm = RMSNorm(config.width)
         self.mlp = SwiGLU(config.width, mlp_hidden(config))
 
-    def mix(self, x: Tensor) -> Tensor:
-        """The first half: x + mixer(norm(x)), (batch, L, width)."""
-        return x + self.mixer(self.mixer_norm(x))
+    def mix(self, x: Tensor, seen: list[Features] | None = None) -> Tensor:
+        """The first half: x + mixer(norm(x)), (batch, L, width); adds the features to ``seen``."""
+        if seen is None:
+            return x + self.mixer(self.mixer_norm(x))
+        mixed, features = self.mixer.mix(self.mixer_norm(x))
+        seen.append(features)
+        return x + mixed
 
     def transform(self, x: Tensor) -> Tensor:
         """The second half, position by position: x + mlp(norm(x)), (batch, any, width)."""
         return x + self.mlp(self.mlp_norm(x))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """x (batch, L, width) to the same shape."""
-        return self.transform(self.mix(x))
+    def forward(self, x: Tensor, seen: list[Features] | None = None) -> Tensor:
+        """x (batch, L, width) to the same shape; adds the mixer's features to ``seen``."""
+        return self.transform(self.mix(x, seen))
 
 
 class SequenceModel(nn.Module):
@@ -92,17 +102,23 @@ class SequenceModel(nn.Module):
         """The mixers, first layer first."""
         return [block.mixer for block in self.blocks]
 
-    def hidden(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
+    def hidden(
+        self,
+        tokens: Tensor,
+        positions: Tensor | None = None,
+        seen: list[Features] | None = None,
+    ) -> Tensor:
         """Normalised last hidden states, (batch, L, width), or (batch, k, width) at ``positions``.
 
         tokens: (batch, L) of int64; positions: (batch, k) of int64. What follows the last mixer works
-        position by position, so with ``positions`` it is computed there only.
+        position by position, so with ``positions`` it is computed there only. Every mixer's features
+        are added to ``seen``, first layer first.
         """
         x = self.embedding(tokens)
         for block in self.blocks[:-1]:
-            x = block(x)
+            x = block(x, seen)
         last = self.blocks[-1]
-        x = last.mix(x)
+        x = last.mix(x, seen)
         if positions is not None:
             x = x.gather(1, positions.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
         return self.final_norm(last.transform(x))
@@ -112,11 +128,23 @@ class SequenceModel(nn.Module):
         weight = self.embedding.weight if self.head is None else self.head.weight
         return F.linear(hidden, weight)
 
-    def logits_at(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """Logits (batch, k, vocabulary) of the labels at ``positions`` (batch, k), and only those."""
+    def logits_at(self, tokens: Tensor, positions: Tensor, seen: list[Features] | None = None) -> Tensor:
+        """Logits (batch, k, vocabulary) of the labels at ``positions`` (batch, k), and only those.
+
+        Every mixer's features are added to ``seen``.
+        """
         if self.readout == "tokens":
-            return self.read(self.hidden(tokens, positions))
-        return self._decode(tokens, self.position_codes[positions])
+            return self.read(self.hidden(tokens, positions, seen))
+        return self._decode(tokens, self.position_codes[positions], seen)
+
+    def logits_and_penalty(
+        self, tokens: Tensor, positions: Tensor, layers: tuple[int, ...], reduction: str
+    ) -> tuple[Tensor, Tensor]:
+        """:meth:`logits_at`, and the sum of ||A - I||_F of the mixers in ``layers`` (appendix A)."""
+        seen: list[Features] = []
+        logits = self.logits_at(tokens, positions, seen)
+        penalties = [decay_distance(seen[layer], reduction) for layer in layers]
+        return logits, torch.stack(penalties).sum()
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits (batch, L, vocabulary) of all positions of ``tokens`` (batch, L)."""
@@ -124,22 +152,19 @@ class SequenceModel(nn.Module):
             return self.read(self.hidden(tokens))
         return self._decode(tokens, self.position_codes)
 
-    def _decode(self, tokens: Tensor, codes: Tensor) -> Tensor:
+    def _decode(self, tokens: Tensor, codes: Tensor, seen: list[Features] | None = None) -> Tensor:
         """Logits at the codes' positions from the last position's hidden state alone."""
         last = torch.full_like(tokens[:, :1], tokens.shape[1] - 1)
-        return self.read(self.decoder(self.hidden(tokens, last) + codes))
+        return self.read(self.decoder(self.hidden(tokens, last, seen) + codes))
 
     def features(self, tokens: Tensor) -> list[Features]:
         """Every mixer's features on ``tokens`` (batch, L), first layer first: what ESS is computed of.
 
         The model's dtype decides theirs: ``model.double().features(tokens)`` for float64.
         """
-        x = self.embedding(tokens)
-        found = []
-        for block in self.blocks:
-            found.append(block.mixer.features(block.mixer_norm(x)))
-            x = block(x)
-        return found
+        seen: list[Features] = []
+        self.hidden(tokens, seen=seen)
+        return seen
 
 
 def build_model(

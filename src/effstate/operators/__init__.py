@@ -9,14 +9,18 @@ from effstate.operators.features import (
 )
 from effstate.operators.linear_attention import linear_attention
 from effstate.operators.reference import linear_attention_naive, operator_naive
+from effstate.operators.selective import SelectiveFeatures, selective_scan, selective_scan_naive
 
 __all__ = [
     "DecayFeatures",
     "Features",
+    "SelectiveFeatures",
     "SoftmaxFeatures",
     "linear_attention",
     "linear_attention_naive",
     "operator_naive",
     "recurrence_from_qk",
+    "selective_scan",
+    "selective_scan_naive",
     "softmax_operator",
 ]

@@ -55,6 +55,14 @@ class DecayFeatures(Features):
         """T values in time and memory linear in L."""
         return linear_attention(self.C, self.B, values, self.log_decay, self.scale)
 
+    def decay_sum(self) -> Tensor:
+        """log of a_1 * ... * a_L, the product of all A, (batch | 1, heads, n) in float64."""
+        if self.log_decay is None:
+            return torch.zeros_like(self.B[:1, :, 0], dtype=torch.float64)
+        steps = self.log_decay.double()
+        repeats = self.B.shape[-2] if steps.shape[-2] == 1 else 1
+        return repeats * steps.sum(-2)
+
     def recurrence(self) -> Recurrence:
         """The recurrence s_{i+1} = A_i s_i + B_i u_i, y_i = C_i s_i + D_i u_i (eq. 1).
 

@@ -25,6 +25,7 @@ ANCHORED_LIMIT = 30.0
 """Largest exponent of the anchored form: products stay below e^60, rounding near 30 eps."""
 
 
+@torch.compiler.disable
 def linear_attention(
     C: Tensor, B: Tensor, values: Tensor, log_decay: Tensor | None = None, scale: float = 1.0
 ) -> Tensor:
@@ -33,16 +34,9 @@ def linear_attention(
     C, B: (batch | 1, heads | 1, L, n); values: (batch, heads, L, p); log_decay: log a <= 0, each
     of its four dimensions full or 1, or None for a = 1. Returns (batch, heads, L, p).
 
-    Gradients of first order only. Under torch.compile it is one opaque operator.
+    Gradients of first order only. torch.compile leaves it as it is: which form is taken depends on
+    the data.
     """
-    if torch.compiler.is_compiling():
-        return _opaque(C, B, values, log_decay, float(scale))
-    return _linear_attention(C, B, values, log_decay, scale)
-
-
-def _linear_attention(
-    C: Tensor, B: Tensor, values: Tensor, log_decay: Tensor | None, scale: float
-) -> Tensor:
     batch, heads, L, _ = values.shape
     n = C.shape[-1]
     # Measured: a small state makes small chunks cheaper than the chunk's operator.
@@ -70,58 +64,6 @@ def _chunks(x: Tensor, chunk: int) -> Tensor:
     if padding:
         x = F.pad(x, (0, 0, 0, padding))
     return x.unflatten(-2, (-1, chunk))
-
-
-@torch.library.custom_op("effstate::linear_attention", mutates_args=())
-def _opaque(C: Tensor, B: Tensor, values: Tensor, log_decay: Tensor | None, scale: float) -> Tensor:
-    return _linear_attention(C, B, values, log_decay, scale).contiguous()
-
-
-@torch.library.custom_op("effstate::linear_attention_backward", mutates_args=())
-def _opaque_backward(
-    gradient: Tensor,
-    C: Tensor,
-    B: Tensor,
-    values: Tensor,
-    log_decay: Tensor | None,
-    scale: float,
-) -> list[Tensor]:
-    """Gradients, the forward pass made again: which form it took depends on the data."""
-    inputs = [x.detach().requires_grad_() for x in (C, B, values, log_decay) if x is not None]
-    with torch.enable_grad():
-        decay = inputs[3] if log_decay is not None else None
-        mixed = _linear_attention(inputs[0], inputs[1], inputs[2], decay, scale)
-    return [g.contiguous() for g in torch.autograd.grad(mixed, inputs, gradient)]
-
-
-@_opaque.register_fake
-def _(C: Tensor, B: Tensor, values: Tensor, log_decay: Tensor | None, scale: float) -> Tensor:
-    return values.new_empty(values.shape)
-
-
-@_opaque_backward.register_fake
-def _(
-    gradient: Tensor,
-    C: Tensor,
-    B: Tensor,
-    values: Tensor,
-    log_decay: Tensor | None,
-    scale: float,
-) -> list[Tensor]:
-    return [x.new_empty(x.shape) for x in (C, B, values, log_decay) if x is not None]
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    *tensors, ctx.scale = inputs
-    ctx.save_for_backward(*tensors)
-
-
-def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-    found = _opaque_backward(gradient, *ctx.saved_tensors, ctx.scale)
-    return (*found, *[None] * (5 - len(found)))
-
-
-_opaque.register_autograd(_gradients, setup_context=_save)
 
 
 # --------------------------------------------------------------------------------- anchored form
