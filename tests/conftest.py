@@ -40,6 +40,85 @@ TINY: dict[str, Any] = {
 }
 """A scale of four runs of sixteen steps."""
 
+_TINY_MODEL = TINY["mqar"]["baseline"]["model"]
+_TINY_TRAINING = TINY["mqar"]["baseline"]["training"] | {"epochs": 2}
+_TINY_ROWS = {"seq_len": 16, "num_train": 256, "num_validation": 16, "num_test": 32}
+_TINY_MQAR = {
+    "task": {"name": "mqar", "vocab_size": 16, "kv": 2, **_TINY_ROWS},
+    "model": _TINY_MODEL,
+    "training": _TINY_TRAINING,
+}
+
+EVERY_STUDY: dict[str, Any] = {
+    **TINY,
+    "copying": {
+        "baseline": {
+            "task": {"name": "selective_copying", "vocab_size": 16, **_TINY_ROWS},
+            "model": _TINY_MODEL,
+            "training": _TINY_TRAINING,
+        },
+        "axes": {"model.featurizer": ["la", "sa"], "task.num_tokens_to_copy": [3]},
+    },
+    "compression": {
+        "baseline": {
+            "task": {"name": "compression", **_TINY_ROWS},
+            "model": _TINY_MODEL,
+            "training": _TINY_TRAINING,
+        },
+        "axes": {"model.featurizer": ["gla", "wla"], "task.vocab_size": [8]},
+    },
+    "init": {
+        "baseline": _TINY_MQAR,
+        "grids": {
+            "tss_s6": {
+                "baseline": {"model": {"featurizer": "s6"}},
+                "axes": {"model.d_state": [4, 8]},
+            },
+            "tss_gated": {
+                "axes": {"model.featurizer": ["gla", "gla_s6"], "model.k_expansion": [1, 2]},
+            },
+            "alpha": {
+                "baseline": {"model": {"featurizer": "gla_s6", "k_expansion": 2}},
+                "axes": {"model.arange_alpha": [10, 1000]},
+            },
+            "fig28": {
+                "baseline": {"task": {"kv": 4}},
+                "axes": {"model.k_expansion": [1, 2]},
+            },
+        },
+        "trace": {"samples": 2, "noise": True},
+    },
+    "regularisation": {
+        "baseline": _TINY_MQAR,
+        "grids": {
+            "base": {"axes": {"model.featurizer": ["gla", "la"]}},
+            "penalised": {
+                "axes": {
+                    "training.regularised_layers": [[1], [0, 1]],
+                    "training.regularisation": [0.5],
+                },
+            },
+        },
+        "trace": {"samples": 2},
+    },
+    "distillation": {
+        "baseline": {**_TINY_MQAR, "model": {**_TINY_MODEL, "k_expansion": 4}},
+        "axes": {"seed": [0]},
+        "student_k_expansions": [1, 2],
+        "matching": {"steps_operator": 4, "steps_activation": 4, "samples": 4},
+        "trace": {"samples": 2},
+    },
+    "hybrids": {
+        "baseline": {**_TINY_MQAR, "model": {**_TINY_MODEL, "num_layers": 3}},
+        "grids": {
+            "four": {"axes": {"model.pattern": ["ggg", "gsg", "ssg"]}},
+            "jamba": {"axes": {"model.pattern": [{"jamba": [3, 1]}]}},
+        },
+        "trace": {"samples": 2},
+    },
+}
+"""The scale ``tiny`` with a few runs of every study."""
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:

@@ -11,10 +11,20 @@ from typing import Any
 import pytest
 import yaml
 
-from effstate.config import ConfigError, default_yaml, load_scale
+from effstate.config import (
+    ConfigError,
+    ModelConfig,
+    ScaleConfig,
+    TrainingConfig,
+    default_yaml,
+    jamba,
+    load_scale,
+    parse,
+)
 from effstate.pipeline import Pipeline
+from effstate.sweep import expand
 
-from .conftest import ROOT, TINY, make_project
+from .conftest import EVERY_STUDY, ROOT, TINY, make_project
 
 
 def test_the_default_file_is_the_one_that_the_models_generate() -> None:
@@ -24,7 +34,8 @@ def test_the_default_file_is_the_one_that_the_models_generate() -> None:
 @pytest.mark.parametrize("scale", ["demo", "small", "paper"])
 def test_every_shipped_scale_expands(scale: str) -> None:
     pipeline = Pipeline.from_config({"scale": scale}, ROOT)
-    assert pipeline.sweeps["mqar"].runs
+    assert set(pipeline.sweeps) >= {"mqar", "copying", "compression"}
+    assert all(sweep.runs for sweep in pipeline.sweeps.values())
 
 
 def test_the_paper_scale_is_table_1() -> None:
@@ -46,6 +57,57 @@ def test_the_paper_scale_is_table_1() -> None:
         64,
     )
     assert (run.task.vocab_size, run.task.num_train, run.task.num_test) == (8192, 128_000, 6400)
+
+
+def test_the_paper_scale_is_tables_2_to_8() -> None:
+    pipeline = Pipeline.from_config({"scale": "paper"}, ROOT)
+    counts = {name: len(sweep.runs) for name, sweep in pipeline.sweeps.items()}
+    lambdas, layers, seeds = 9, 3, 3
+    # alpha = 1000 stands beside the alpha axis, so no run is in two grids.
+    assert counts["init"] == seeds * (5 + 2 * 5 + 6 + 5)
+    assert counts["regularisation"] == seeds * (3 + 2 * layers * lambdas)
+    assert counts["distillation"] == 3 * 2 * seeds
+    assert len(pipeline.requests("distillation", "distill")) == 6 * 3 * 8 * 2 * 4
+    assert counts["hybrids"] == 16 + 5
+    tss = {r.model.width // r.model.heads * r.model.k_expansion for r in pipeline.sweeps["init"].runs}
+    assert tss == {16, 32, 64, 128, 256}
+
+
+def test_the_jamba_policy_is_the_papers_for_eight_mixers() -> None:
+    printed = {0: (), 1: (3,), 2: (2, 5), 3: (1, 3, 5), 4: (1, 3, 5, 7)}
+    for attention, places in printed.items():
+        pattern = jamba(8, attention)
+        assert tuple(i for i, name in enumerate(pattern) if name == "sa") == places
+        assert set(pattern) <= {"gla", "sa"} and len(pattern) == 8
+
+
+def test_a_pattern_is_a_value_of_a_run_in_every_spelling() -> None:
+    names = ("gla", "sa", "gla", "gla")
+    for spelling in ("gsgg", list(names)):
+        config = ModelConfig(pattern=spelling, num_layers=4)
+        assert (config.mixers, config.label) == (names, "gsgg")
+    assert ModelConfig(pattern={"jamba": [8, 1]}, num_layers=8).label == "gggsgggg"
+    assert ModelConfig(num_layers=3).mixers == ("gla",) * 3
+
+
+def test_grids_share_runs_and_name_them() -> None:
+    scale = _with(
+        "mqar/grids",
+        {
+            "all": {"axes": {"model.k_expansion": [1, 2]}},
+            "wide": {"baseline": {"model": {"k_expansion": 2}}},
+        },
+    )
+    sweep = expand("mqar", parse(ScaleConfig, scale, "tiny").mqar, "tiny")
+    assert len(sweep.runs) == 8
+    named = {(r.model.k_expansion, grids) for r, grids in zip(sweep.runs, sweep.grids, strict=True)}
+    assert named == {(1, "all"), (2, "all+wide")}
+
+
+def test_without_a_penalty_its_layers_make_no_new_run() -> None:
+    plain = TrainingConfig()
+    assert TrainingConfig(regularisation=0, regularised_layers=(0,)) == plain
+    assert TrainingConfig(regularisation=1, regularised_layers=(0,)).regularised_layers == (0,)
 
 
 def _with(path: str, value: Any) -> dict[str, Any]:
@@ -117,6 +179,41 @@ BAD_SCALES = {
     "where": (
         _with("mqar/changes", [{"where": {"model.hads": 1}, "set": {"model.heads": 1}}]),
         "unknown key 'model.hads'; the nearest known one is 'heads'",
+    ),
+    "letter": (
+        _with("mqar/baseline/model/pattern", "gx"),
+        "the pattern has the unknown letter 'x'; known ones are g (gla), s (sa)",
+    ),
+    "pattern's length": (
+        _with("mqar/baseline/model/pattern", "gsg"),
+        "the pattern names 3 mixers, but num_layers = 2",
+    ),
+    "policy": (
+        _with("mqar/baseline/model/pattern", {"jamba": [2]}),
+        "a policy is written {jamba: [layers, attention layers]}",
+    ),
+    "policy that leaves the network": (
+        _with("mqar/baseline/model/pattern", {"jamba": [11, 6]}),
+        "jamba: [11, 6] puts attention at layer 11, outside of 0 .. 10",
+    ),
+    "alpha": (_with("mqar/baseline/model/arange_alpha", 0), "model.arange_alpha = 0: input"),
+    "lambda": (_with("mqar/baseline/training/regularisation", -1), "regularisation = -1: input"),
+    "penalised layer": (
+        _with("mqar/baseline/training", {"regularisation": 1, "regularised_layers": [2]}),
+        "training.regularised_layers names layer 2; the model has layers 0 .. 1",
+    ),
+    "penalty without decays": (
+        _with("mqar/baseline/training/regularisation", 1),
+        "training.regularisation: layer 1 is 'sa', which has no decay to regularise",
+    ),
+    "grid's name": (_with("mqar/grids", {"a+b": {}}), "the grid's name 'a+b' is not a plain word"),
+    "cell": (_with("cells", {"fig26": {"depth": 2}}), "cells.fig26.depth"),
+    "larger student": (
+        _with(
+            "distillation",
+            {**EVERY_STUDY["distillation"], "student_k_expansions": [1, 8]},
+        ),
+        "config/scales/tiny.yaml: distillation: student_k_expansions: 8 makes a student larger than",
     ),
     "name": (_with("name", "tinny"), "name is 'tinny', but the file is called 'tiny'"),
 }

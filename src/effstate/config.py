@@ -149,6 +149,45 @@ AnyTask = Annotated[SerializeAsAny[TaskConfig], BeforeValidator(_resolve_task)]
 # ---------------------------------------------------------------------------------------- model
 
 
+PATTERN_LETTERS = {"g": "gla", "s": "sa", "l": "la", "w": "wla"}
+"""Letters of a hybrid's pattern."""
+
+
+def jamba(layers: int, attention: int) -> tuple[str, ...]:
+    """The Jamba policy (section E.4): attention at m * floor(layers / (k + 1) + 1/2) - 1, m = 1 .. k.
+
+    k = ``attention``; all other layers are GLA. Raises ValueError if a place leaves the network.
+    """
+    if layers < 1 or attention < 0:
+        raise ValueError(f"jamba: [{layers}, {attention}] needs layers >= 1 and attention >= 0")
+    step = (2 * layers + attention + 1) // (2 * (attention + 1))
+    places = {m * step - 1 for m in range(1, attention + 1)}
+    if not all(0 <= place < layers for place in places) or len(places) < attention:
+        raise ValueError(
+            f"jamba: [{layers}, {attention}] puts attention at layer {max(places)}, "
+            f"outside of 0 .. {layers - 1}"
+        )
+    return tuple("sa" if layer in places else "gla" for layer in range(layers))
+
+
+def _resolve_pattern(value: Any) -> Any:
+    """``"gsgg"``, a list of mixers, or ``{jamba: [layers, attention layers]}`` to a tuple of names."""
+    if isinstance(value, str):
+        unknown = sorted(set(value) - set(PATTERN_LETTERS))
+        if unknown:
+            known = ", ".join(f"{k} ({v})" for k, v in PATTERN_LETTERS.items())
+            raise ValueError(
+                f"the pattern has the unknown letter '{unknown[0]}'; known ones are {known}"
+            )
+        return tuple(PATTERN_LETTERS[letter] for letter in value)
+    if isinstance(value, Mapping):
+        numbers = value.get("jamba")
+        if set(value) != {"jamba"} or not isinstance(numbers, list | tuple) or len(numbers) != 2:
+            raise ValueError("a policy is written {jamba: [layers, attention layers]}")
+        return jamba(*(int(n) for n in numbers))
+    return value
+
+
 class ModelConfig(Strict):
     """A stack of blocks: pre-norm mixer, residual, pre-norm SwiGLU, residual (METHOD section 3).
 
@@ -157,6 +196,9 @@ class ModelConfig(Strict):
     """
 
     featurizer: str = Field("gla", description="the mixer of every block")
+    pattern: Annotated[tuple[str, ...] | None, BeforeValidator(_resolve_pattern)] = Field(
+        None, description="a mixer per block instead: 'gsgg', a list, or {jamba: [8, 2]}"
+    )
     num_layers: int = Field(2, ge=1, description="mixers, each followed by an MLP")
     width: int = Field(64, ge=1)
     heads: int = Field(4, ge=1)
@@ -173,6 +215,11 @@ class ModelConfig(Strict):
     gate_rank: int = Field(16, ge=1, description="inner size of GLA's gate projection")
     gate_logit_norm: float = Field(16.0, gt=0, description="beta: a = sigmoid(.)^(1/beta)")
     gate_bias: float = Field(0.0, description="bias of the gate at the start")
+    arange_alpha: float = Field(
+        1000.0, gt=0, description="alpha of GLA-S6: a = exp(-[1 .. n] / alpha * softplus(.))"
+    )
+    d_state: int = Field(16, ge=1, description="n of S6, its TSS per channel")
+    s6_expansion: int = Field(2, ge=1, description="channels of S6 over the width")
     embedding_std: float = Field(1.0, gt=0)
     tie_embeddings: bool = False
     options: dict[str, float | int | str | bool] = Field(
@@ -182,6 +229,13 @@ class ModelConfig(Strict):
     @model_validator(mode="after")
     def _check(self) -> ModelConfig:
         MIXERS.check(self.featurizer)
+        if self.pattern is not None:
+            for name in self.pattern:
+                MIXERS.check(name)
+            if len(self.pattern) != self.num_layers:
+                raise ValueError(
+                    f"the pattern names {len(self.pattern)} mixers, but num_layers = {self.num_layers}"
+                )
         if self.width % self.heads:
             fits = [h for h in range(1, self.width + 1) if self.width % h == 0]
             best = min(fits, key=lambda h: (abs(h - self.heads), h))
@@ -189,12 +243,12 @@ class ModelConfig(Strict):
                 f"heads = {self.heads} does not divide width = {self.width}; "
                 f"the nearest that does is {best}"
             )
-        if self.options and MIXERS.is_builtin(self.featurizer):
-            raise ValueError(f"options are for registered mixers; '{self.featurizer}' takes none")
-        rotary = self.featurizer in ("la", "sa") or (
-            self.rope_on_gated and self.featurizer in ("gla", "wla")
-        )
-        if rotary and (self.width // self.heads * self.k_expansion) % 2:
+        if self.options and all(MIXERS.is_builtin(name) for name in self.mixers):
+            raise ValueError(f"options are for registered mixers; '{self.mixers[0]}' takes none")
+        gated = self.rope_on_gated and not {"gla", "wla", "gla_s6"}.isdisjoint(self.mixers)
+        if ({"la", "sa"} & {*self.mixers} or gated) and (
+            self.width // self.heads * self.k_expansion
+        ) % 2:
             raise ValueError(
                 f"RoPE needs an even state size per head; width / heads * k_expansion is "
                 f"{self.width // self.heads * self.k_expansion}"
@@ -202,17 +256,39 @@ class ModelConfig(Strict):
         return self
 
     @property
+    def mixers(self) -> tuple[str, ...]:
+        """The mixer of every block, first block first."""
+        return self.pattern or (self.featurizer,) * self.num_layers
+
+    @property
+    def label(self) -> str:
+        """The featurizer, or a hybrid's pattern in letters (names where a mixer has no letter)."""
+        if self.pattern is None:
+            return self.featurizer
+        letters = {name: letter for letter, name in PATTERN_LETTERS.items()}
+        if set(self.pattern) <= set(letters):
+            return "".join(letters[name] for name in self.pattern)
+        return "+".join(self.pattern)
+
+    @property
     def slug(self) -> str:
         """Readable part of a run's folder name."""
         expansion = f"-e{self.k_expansion}" if self.k_expansion > 1 else ""
-        return f"{self.featurizer}-w{self.width}-h{self.heads}{expansion}"
+        state = f"-n{self.d_state}" if "s6" in self.mixers else ""
+        return f"{self.label}-w{self.width}-h{self.heads}{expansion}{state}"
 
 
 # ------------------------------------------------------------------------------------- training
 
 
 class TrainingConfig(Strict):
-    """AdamW with warm-up and cosine; an *epoch* is a fixed number of steps, as in table 1."""
+    """AdamW with warm-up and cosine; an *epoch* is a fixed number of steps, as in table 1.
+
+    ``regularisation`` (lambda) adds lambda * ||A - I||_F of the mixers in ``regularised_layers`` to
+    the loss (appendix A). The paper leaves the reduction over samples and positions open:
+    ``rms`` is the root mean square over all entries times sqrt(heads * n); ``mean`` the mean over
+    samples and positions of the norm over heads and states; ``sum`` the norm over everything.
+    """
 
     learning_rate: float = Field(2e-3, gt=0)
     min_learning_rate_ratio: float = Field(0.0, ge=0, le=1, description="end of the cosine")
@@ -226,6 +302,18 @@ class TrainingConfig(Strict):
     steps_per_epoch: int = Field(2000, ge=1)
     evaluate_every: int = Field(10, ge=1, description="epochs between checkpoints and evaluations")
     resume_every: int = Field(1, ge=1, description="epochs between resume points")
+    regularisation: float = Field(0.0, ge=0, description="lambda of the penalty on decays")
+    regularised_layers: tuple[int, ...] = Field((1,), min_length=1, description="counted from 0")
+    regulariser_reduction: Literal["rms", "mean", "sum"] = "rms"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_penalty_no_layers(cls, data: Any) -> Any:
+        """Without a penalty its other keys decide nothing, so that there is one base line run."""
+        if isinstance(data, Mapping) and data.get("regularisation", 0) == 0:
+            idle = ("regularised_layers", "regulariser_reduction")
+            return {key: value for key, value in data.items() if key not in idle}
+        return data
 
     @property
     def steps(self) -> int:
@@ -253,7 +341,22 @@ class RunConfig(Strict):
                 f"training.batch_size = {self.training.batch_size} is larger than "
                 f"task.num_train = {self.task.num_train}"
             )
+        if self.training.regularisation > 0:
+            self._check_regularised()
         return self
+
+    def _check_regularised(self) -> None:
+        for layer in self.training.regularised_layers:
+            if not 0 <= layer < self.model.num_layers:
+                raise ValueError(
+                    f"training.regularised_layers names layer {layer}; the model has layers "
+                    f"0 .. {self.model.num_layers - 1}"
+                )
+            if self.model.mixers[layer] in ("la", "sa"):
+                raise ValueError(
+                    f"training.regularisation: layer {layer} is '{self.model.mixers[layer]}', "
+                    "which has no decay to regularise"
+                )
 
     @property
     def slug(self) -> str:
@@ -266,6 +369,12 @@ class TraceConfig(Strict):
 
     samples: int = Field(8, ge=1, description="samples averaged: 8 in section 4, 32 elsewhere")
     tolerances: tuple[float, ...] = Field((1e-1, 1e-3, 1e-5), description="tau, absolute")
+    noise: bool = Field(
+        False, description="ESS of the untrained layers on Gaussian noise too (section 5.1)"
+    )
+    proxies: bool = Field(
+        False, description="rival proxies of the final model too: window, rank without the mask"
+    )
 
     @model_validator(mode="after")
     def _check(self) -> TraceConfig:
@@ -284,15 +393,22 @@ class Change(Strict):
     set: dict[str, Any]
 
 
-class SweepConfig(Strict):
-    """A study's runs: a baseline, axes multiplied out, and changes for some of them.
-
-    An axis is a dotted key of a run (``task.kv``), or several that move together
-    (``"model.width, model.heads": [[16, 4], [32, 2]]``).
-    """
+class GridConfig(Strict):
+    """One of a study's grids: laid over the study's baseline, multiplied with the study's axes."""
 
     baseline: dict[str, Any] = {}
     axes: dict[str, list[Any]] = {}
+
+
+class SweepConfig(GridConfig):
+    """A study's runs: a baseline, axes multiplied out, and changes for some of them.
+
+    An axis is a dotted key of a run (``task.kv``), or several that move together
+    (``"model.width, model.heads": [[16, 4], [32, 2]]``). A study whose parts vary different keys
+    names several ``grids``; a run that stands in two of them is trained once.
+    """
+
+    grids: dict[str, GridConfig] = {}
     changes: list[Change] = []
     trace: TraceConfig = TraceConfig()
     total_over: Literal["heads", "channels"] = Field(
@@ -300,12 +416,47 @@ class SweepConfig(Strict):
     )
 
 
+class MatchingConfig(Strict):
+    """One distillation run: a student layer matched to a teacher layer (section 5.2, table 6).
+
+    First the operators, ||T_s - T_t||_F^2 / ||T_t||_F^2, then the outputs,
+    ||y_s - y_t||^2 / ||y_t||^2, means over the batch; each with its own AdamW at a constant rate.
+    """
+
+    learning_rate: float = Field(1e-3, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    batch_size: int = Field(1, ge=1)
+    steps_operator: int = Field(800, ge=0)
+    steps_activation: int = Field(3200, ge=1)
+    dropout: float = Field(0.2, ge=0, lt=1, description="on the student's input")
+    samples: int = Field(32, ge=1, description="validation rows on which ESS and losses are measured")
+    tolerance: float = Field(1e-3, gt=0, description="of the tolerance-ESS beside the entropy-ESS")
+
+
+class DistillationConfig(SweepConfig):
+    """Teachers are the sweep's runs; each layer of each checkpoint gets a student of each size."""
+
+    student_k_expansions: list[int] = Field(
+        min_length=1, description="state size per head of a student over width / heads"
+    )
+    matching: MatchingConfig = MatchingConfig()
+
+
 class ScaleConfig(Strict):
     """The sweeps of one scale; scales differ in numbers only."""
 
     name: str
     description: str
+    cells: dict[str, dict[Literal["width", "heads", "seq_len", "kv"], int]] = Field(
+        {}, description="which cell of the MQAR sweep stands for the paper's in figures 26 and 29"
+    )
     mqar: SweepConfig | None = None
+    copying: SweepConfig | None = None
+    compression: SweepConfig | None = None
+    init: SweepConfig | None = None
+    regularisation: SweepConfig | None = None
+    distillation: DistillationConfig | None = None
+    hybrids: SweepConfig | None = None
 
     def studies(self) -> dict[str, SweepConfig]:
         """The studies that this scale runs, in the order of :data:`STUDIES`."""
@@ -322,7 +473,10 @@ class ProjectConfig(Strict):
         "auto", description="auto takes a GPU where there is one"
     )
     threads: int = Field(1, ge=1, description="CPU threads of one training or tracing job")
-    cohort_size: int = Field(3, ge=1, description="runs in one Snakemake job, at the most")
+    cohort_size: int = Field(6, ge=1, description="runs in one Snakemake job, at the most")
+    student_cohort_size: int = Field(
+        12, ge=1, description="distillation students in one Snakemake job, at the most"
+    )
     compile: Literal["auto", "yes", "no"] = Field(
         "auto", description="torch.compile the model while training; auto decides by run length"
     )

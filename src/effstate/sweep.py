@@ -11,19 +11,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from effstate.config import Change, ConfigError, RunConfig, SweepConfig, TraceConfig, parse
+from effstate.config import Change, ConfigError, RunConfig, SweepConfig, TraceConfig, merge, parse
 from effstate.registry import nearest
 
 
 @dataclass(frozen=True)
 class ExpandedSweep:
-    """The runs of one study, and how many combinations each constraint dropped."""
+    """The runs of one study, how many combinations each constraint dropped, and each run's grids."""
 
     study: str
     runs: tuple[RunConfig, ...]
     trace: TraceConfig
     total_over: str
     dropped: Mapping[str, int] = field(default_factory=dict)
+    grids: tuple[str, ...] = ()
 
 
 def _axis_keys(axis: str) -> list[str]:
@@ -54,10 +55,10 @@ def _copy(nested: Mapping[str, Any]) -> dict[str, Any]:
     return {k: _copy(v) if isinstance(v, Mapping) else v for k, v in nested.items()}
 
 
-def _combinations(sweep: SweepConfig, source: str) -> Iterator[dict[str, Any]]:
+def _combinations(axes: Mapping[str, list[Any]], source: str) -> Iterator[dict[str, Any]]:
     """Every combination of the axes, as dotted key to value."""
     columns: list[list[dict[str, Any]]] = []
-    for axis, values in sweep.axes.items():
+    for axis, values in axes.items():
         keys = _axis_keys(axis)
         if not values:
             raise ConfigError(f"{source}: the axis '{axis}' has no values")
@@ -73,6 +74,16 @@ def _combinations(sweep: SweepConfig, source: str) -> Iterator[dict[str, Any]]:
         columns.append(column)
     for parts in itertools.product(*columns):
         yield {key: value for part in parts for key, value in part.items()}
+
+
+def _grids(sweep: SweepConfig, source: str) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """Name, baseline and axes of every grid; a study without named grids is one without a name."""
+    if not sweep.grids:
+        yield "", sweep.baseline, sweep.axes
+    for name, grid in sweep.grids.items():
+        if not name.isidentifier():
+            raise ConfigError(f"{source}: the grid's name '{name}' is not a plain word")
+        yield name, merge(sweep.baseline, grid.baseline), {**sweep.axes, **grid.axes}
 
 
 def _changed(raw: dict[str, Any], run: RunConfig, changes: Sequence[Change], source: str) -> RunConfig:
@@ -94,16 +105,40 @@ def expand(study: str, sweep: SweepConfig, source: str) -> ExpandedSweep:
     Raises ConfigError if a key is unknown, a value is invalid, or a value of an axis (or the baseline
     itself) leaves no run because a constraint drops all of its combinations.
     """
-    source = f"{source}: {study}"
     runs: dict[str, RunConfig] = {}
+    grids: dict[str, list[str]] = {}
     dropped: Counter[str] = Counter()
+    for name, baseline, axes in _grids(sweep, f"{source}: {study}"):
+        where = f"{source}: {study}" + (f", grid {name}" if name else "")
+        for run in _expand_grid(baseline, axes, sweep.changes, dropped, where):
+            value = run.model_dump_json()
+            runs.setdefault(value, run)
+            grids.setdefault(value, []).append(name)
+    return ExpandedSweep(
+        study,
+        tuple(runs.values()),
+        sweep.trace,
+        sweep.total_over,
+        dict(dropped),
+        tuple("+".join(dict.fromkeys(names)) for names in grids.values()),
+    )
+
+
+def _expand_grid(
+    baseline: Mapping[str, Any],
+    axes: Mapping[str, list[Any]],
+    changes: Sequence[Change],
+    dropped: Counter[str],
+    source: str,
+) -> Iterator[RunConfig]:
+    """The runs of one grid; what constraints drop is counted in ``dropped``."""
     reasons: dict[tuple[str, str], str] = {}
     alive: set[tuple[str, str]] = set()
-    for combination in _combinations(sweep, source):
-        raw = _copy(sweep.baseline)
+    for combination in _combinations(axes, source):
+        raw = _copy(baseline)
         for key, value in combination.items():
             _set(raw, key, value)
-        run = _changed(raw, parse(RunConfig, raw, source), sweep.changes, source)
+        run = _changed(raw, parse(RunConfig, raw, source), changes, source)
         marks = [(key, repr(value)) for key, value in combination.items()] or [("baseline", "")]
         broken = run.task.violations()
         if broken:
@@ -112,9 +147,8 @@ def expand(study: str, sweep: SweepConfig, source: str) -> ExpandedSweep:
                 reasons.setdefault(mark, broken[0])
         else:
             alive.update(marks)
-            runs.setdefault(run.model_dump_json(), run)
+            yield run
     for (key, value), reason in reasons.items():
         if (key, value) not in alive:
             asked = f"{key} = {value}" if value else "the baseline"
             raise ConfigError(f"{source}: {asked} leaves no run: {reason}")
-    return ExpandedSweep(study, tuple(runs.values()), sweep.trace, sweep.total_over, dict(dropped))
