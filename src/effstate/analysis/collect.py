@@ -2,76 +2,110 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from effstate.analysis.tables import PROXIES
 from effstate.analysis.trace import TRACE_FILE, kinds_of
 from effstate.artifacts import RunStore, read_json, read_tensors
-from effstate.config import RunConfig, TraceConfig
+from effstate.config import ModelConfig, RunConfig
 from effstate.ess import geometric_ceiling
 from effstate.registry import MIXERS, TASKS
 from effstate.requests import trace_request, train_request
+from effstate.sweep import ExpandedSweep
 from effstate.training.trainer import RESULT
 
 
-def _design(run: RunConfig, name: str) -> dict[str, Any]:
+def _state_sizes(model: ModelConfig, length: int) -> dict[str, float]:
+    """TSS per channel and in total, and the geometric ceiling, averaged over the model's layers."""
+    mixers = [MIXERS[name] for name in model.mixers]
+    sizes = {
+        "tss": [mixer.tss(model, length) for mixer in mixers],
+        "total_tss": [mixer.total_tss(model, length) for mixer in mixers],
+    }
+    sizes["ceiling"] = [float(geometric_ceiling(tss, length)) for tss in sizes["tss"]]
+    return {name: float(np.mean(values)) for name, values in sizes.items()}
+
+
+def design_of(run: RunConfig, name: str, grids: str) -> dict[str, Any]:
     """The columns that say what a run is: axes, state sizes, ceiling, chance."""
-    task, model = TASKS[run.task.name](), run.model
-    mixer = MIXERS[model.featurizer]
+    task, model, training = TASKS[run.task.name](), run.model, run.training
     length = run.task.seq_len
-    tss = mixer.tss(model, length)
     return {
         "run": name,
+        "grids": grids,
         "task": run.task.name,
-        "featurizer": model.featurizer,
+        "featurizer": model.label,
         "width": model.width,
         "heads": model.heads,
-        "tss": tss,
-        "total_tss": mixer.total_tss(model, length),
+        "num_layers": model.num_layers,
+        "attention_layers": model.mixers.count("sa"),
+        "k_expansion": model.k_expansion,
+        "arange_alpha": model.arange_alpha,
+        "regularisation": training.regularisation,
+        "regularised_layers": ",".join(map(str, training.regularised_layers)),
+        **_state_sizes(model, length),
         "seq_len": length,
         task.difficulty_name: task.difficulty(run.task),
         "seed": run.seed,
         "chance": task.chance(run.task),
-        "ceiling": float(geometric_ceiling(tss, length)),
     }
 
 
-def _ess_columns(ess: np.ndarray, kinds: Sequence[str], channels: int | None) -> dict[str, float]:
-    """Averages and totals of ESS of shape (layers, kinds, heads, index).
+def _ess_columns(
+    layers: Sequence[np.ndarray], kinds: Sequence[str], channels: int | None
+) -> dict[str, float]:
+    """Averages and totals of layers' ESS, each of shape (kinds, heads, index).
 
-    ``channels`` counts each head's channels in the totals; None sums over heads.
+    ``channels`` counts each head's channels in the totals; None sums over heads. Layers may differ
+    in their number of heads; each layer counts the same.
     """
-    average = ess.mean(axis=(0, 2, 3))
-    many = ess.shape[2] if channels is None else ess.shape[2] * channels
-    columns = {f"ess_{kind}": float(value) for kind, value in zip(kinds, average, strict=True)}
-    columns |= {f"total_{name}": value * many for name, value in columns.items()}
+    averages = [layer.mean(axis=(1, 2)) for layer in layers]
+    many = [layer.shape[1] * (channels or 1) for layer in layers]
+    totals = [average * count for average, count in zip(averages, many, strict=True)]
+    columns: dict[str, float] = {}
+    for prefix, values in (("", averages), ("total_", totals)):
+        means = np.mean(values, axis=0)
+        columns |= {f"{prefix}ess_{k}": float(v) for k, v in zip(kinds, means, strict=True)}
+    return columns
+
+
+def _final_measures(
+    tensors: dict[str, Any], depth: Iterable[int], kinds: Sequence[str]
+) -> dict[str, float]:
+    """What a trace holds once per run: rival proxies, and the ESS of untrained layers on noise."""
+    columns: dict[str, float] = {}
+    for proxy in PROXIES:
+        if f"layer0.{proxy}" in tensors:
+            means = [float(tensors[f"layer{k}.{proxy}"].double().mean()) for k in depth]
+            columns[proxy] = float(np.mean(means))
+    if "layer0.noise_ess" in tensors:
+        noise = [tensors[f"layer{k}.noise_ess"].double().numpy() for k in depth]
+        found = _ess_columns(noise, kinds, None)
+        columns |= {f"init_{name}": v for name, v in found.items() if not name.startswith("total_")}
     return columns
 
 
 def collect(
-    store: RunStore,
-    runs: Sequence[RunConfig],
-    trace: TraceConfig,
-    total_over: str,
-    *,
-    on_run: Callable[[], None] = lambda: None,
+    store: RunStore, sweep: ExpandedSweep, *, on_run: Callable[[], None] = lambda: None
 ) -> dict[str, pd.DataFrame]:
     """The tables ``runs`` (final models), ``checkpoints`` and ``layers`` of a study's runs.
 
     Runs that failed or are missing keep a row in ``runs`` with their state and no measures, as do
     diverged ones. Raises ArtifactError if an artifact is damaged.
     """
+    trace = sweep.trace
     kinds = kinds_of(trace)
     final: list[dict[str, Any]] = []
     checkpoints: list[dict[str, Any]] = []
     layers: list[dict[str, Any]] = []
-    for run in runs:
+    for run, grids in zip(sweep.runs, sweep.grids, strict=True):
         trained = store.artifact(train_request(run))
         traced = store.artifact(trace_request(run, trace))
-        design = _design(run, trained.request.name)
+        design = design_of(run, trained.request.name, grids)
         state = trained.state
         if state == "done" and not traced.finished:
             state = "failed" if traced.state == "failed" else "missing"
@@ -80,20 +114,19 @@ def collect(
             on_run()
             continue
         result = read_json(trained.checked(RESULT))
-        channels = None if total_over == "heads" else run.model.width // run.model.heads
+        channels = None if sweep.total_over == "heads" else run.model.width // run.model.heads
         tensors: dict[str, Any] = {}
         if traced.finished:
             tensors, _ = read_tensors(traced.checked(TRACE_FILE))
+        depth = range(run.model.num_layers)
+        layer_tss = [MIXERS[name].tss(run.model, run.task.seq_len) for name in run.model.mixers]
         rows: list[dict[str, Any]] = []
         for position, entry in enumerate(result["evaluations"]):
             row = {**design, "state": state, "epoch": entry["epoch"], "step": entry["step"]}
             row |= {key: entry[key] for key in ("accuracy", "macro_accuracy", "loss")}
             if tensors:
-                ess = [
-                    tensors[f"layer{k}.ess"][position].double().numpy()
-                    for k in range(run.model.num_layers)
-                ]
-                row |= _ess_columns(np.stack(ess), kinds, channels)
+                ess = [tensors[f"layer{k}.ess"][position].double().numpy() for k in depth]
+                row |= _ess_columns(ess, kinds, channels)
                 row["zero_blocks"] = sum(
                     int(tensors[f"layer{k}.zero_blocks"][position]) for k in range(len(ess))
                 )
@@ -105,8 +138,11 @@ def collect(
                             "state": state,
                             "epoch": entry["epoch"],
                             "layer": k,
+                            "mixer": run.model.mixers[k],
+                            "layer_tss": layer_tss[k],
+                            "layer_ceiling": float(geometric_ceiling(layer_tss[k], run.task.seq_len)),
                             "accuracy": entry["accuracy"],
-                            **_ess_columns(of_layer[None], kinds, channels),
+                            **_ess_columns([of_layer], kinds, channels),
                             "decay_product_norm": float(norm),
                         }
                     )
@@ -117,6 +153,7 @@ def collect(
             last = {k: v for k, v in rows[-1].items() if k.startswith(("ess_", "total_ess_"))}
             summary |= last | result["test"]
             summary["zero_blocks"] = rows[-1]["zero_blocks"]
+            summary |= _final_measures(tensors, depth, kinds)
         else:
             summary["diverged_step"] = result["diverged"]["step"]
             summary["last_finite_loss"] = result["diverged"]["last_finite_loss"]

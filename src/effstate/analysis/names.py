@@ -8,7 +8,15 @@ FEATURIZERS = ("gla", "la", "wla", "sa")
 RECURRENT = FEATURIZERS[:3]
 """Those with a state of fixed size; the state of softmax attention (sa) grows with the index."""
 
-DIFFICULTY = {"mqar": "kv", "copying": "num_tokens_to_copy", "compression": "vocab_size"}
+INIT_FEATURIZERS = ("s6", "gla", "gla_s6")
+"""Those that the initialisation study compares (section 5.1)."""
+
+DIFFICULTY = {
+    "mqar": "kv",
+    "copying": "num_tokens_to_copy",
+    "compression": "vocab_size",
+    "regularisation": "kv",
+}
 """Study to the column of its difficulty axis (table 1)."""
 
 DESIGN = ("tss", "total_tss", "seq_len")
@@ -21,6 +29,8 @@ AXIS_LABELS = {
     "tss": "TSS",
     "total_tss": "total TSS",
     "seq_len": "sequence length",
+    "regularisation": "λ",
+    "arange_alpha": "α",
 }
 
 PER_DIFFICULTY = {"kv": "kv", "num_tokens_to_copy": "token to copy", "vocab_size": "vocab. size"}
@@ -52,6 +62,17 @@ def column(quantity: str, kind: str) -> str:
 def quantity_label(quantity: str, difficulty: str) -> str:
     """How a quantity is written on an axis, for a study's difficulty column."""
     return QUANTITIES[quantity].format(difficulty=PER_DIFFICULTY[difficulty])
+
+
+def in_part(grids: str, part: str) -> bool:
+    """Whether ``grids`` ("tss_s6+alpha") name a grid of the part "tss": ``tss`` or ``tss_...``."""
+    return any(name == part or name.startswith(f"{part}_") for name in grids.split("+"))
+
+
+def attention_places(pattern: str) -> tuple[int, ...]:
+    """Layers with softmax attention in a hybrid's pattern: ``"gsgg"`` (or names joined by +) is (1,)."""
+    mixers = pattern.split("+") if "+" in pattern else pattern
+    return tuple(place for place, mixer in enumerate(mixers) if mixer in ("s", "sa"))
 
 
 def kind_label(kind: str) -> str:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from effstate.artifacts import Artifact, read_json, write_tensors
+from effstate.analysis.proxies import effective_window, unmasked_rank
+from effstate.artifacts import Artifact, derive_seed, read_json, write_tensors
 from effstate.config import RunConfig, TraceConfig
 from effstate.ess import EssError, Profile, measure
 from effstate.models import SequenceModel
@@ -31,6 +32,12 @@ def kinds_of(trace: TraceConfig) -> list[str]:
     return ["entropy", *(kind_name(tolerance) for tolerance in trace.tolerances)]
 
 
+def profile_of(features: Features, tolerances: tuple[float, ...]) -> Profile:
+    """ESS of a mixer's operators by the fastest exact path: from its recurrence where it has one."""
+    operator = features.recurrence() if hasattr(features, "recurrence") else features.operator()
+    return measure(operator, tolerances)
+
+
 @torch.no_grad()
 def layer_profiles(
     model: SequenceModel, tokens: Tensor, tolerances: tuple[float, ...]
@@ -42,24 +49,39 @@ def layer_profiles(
     """
     model = model.double().eval()
     for layer, features in enumerate(model.features(tokens)):
-        operator = features.recurrence() if hasattr(features, "recurrence") else features.operator()
         try:
-            profile = measure(operator, tolerances)
+            profile = profile_of(features, tolerances)
         except EssError as error:
             raise EssError(f"layer {layer}: {error}") from None
         yield features, profile
 
 
+def kind_means(profile: Profile, trace: TraceConfig) -> Tensor:
+    """ESS averaged over samples, (kinds, heads, L - 1) in the order of :func:`kinds_of`."""
+    kinds = [profile.entropy, *(profile.tolerance[t] for t in trace.tolerances)]
+    return torch.stack([kind.double().mean(0) for kind in kinds]).float()
+
+
+@torch.no_grad()
+def noise_profiles(model: SequenceModel, run: RunConfig, trace: TraceConfig) -> Iterator[Profile]:
+    """ESS profile of each mixer alone on Gaussian noise (section 5.1), in float64.
+
+    The noise, (samples, L, width) of variance 1, follows from the run's seed and is the same for
+    every mixer of a width.
+    """
+    model = model.double().eval()
+    generator = torch.Generator().manual_seed(derive_seed(run.seed, "noise"))
+    shape = (trace.samples, run.task.seq_len, run.model.width)
+    noise = torch.randn(shape, generator=generator, dtype=torch.float64)
+    for mixer in model.mixers:
+        yield profile_of(mixer.features(noise), trace.tolerances)
+
+
 def decay_product_norm(features: Features) -> Tensor:
-    """||a_1 * ... * a_L|| per head, averaged over samples (figure 10a); NaN without a decay."""
-    log_decay = getattr(features, "log_decay", None)
-    if not hasattr(features, "recurrence"):
+    """||a_1 * ... * a_L|| per head, averaged over samples (figure 10a); NaN without a recurrence."""
+    if not hasattr(features, "decay_sum"):
         return torch.full((features.C.shape[1],), float("nan"), dtype=torch.float64)
-    length, size = features.B.shape[-2:]
-    if log_decay is None:
-        return torch.full((features.C.shape[1],), size**0.5, dtype=torch.float64)
-    full = log_decay.double().expand(*log_decay.shape[:-2], length, size)
-    return full.sum(-2).exp().norm(dim=-1).mean(0)
+    return features.decay_sum().exp().norm(dim=-1).mean(0)
 
 
 def make_trace(
@@ -73,7 +95,9 @@ def make_trace(
     """Trace every saved checkpoint of a finished run on the same validation samples; seal it.
 
     Tensors of the file: ``epochs`` (E,), and per layer k ``layer<k>.ess`` (E, kinds, heads, L - 1),
-    ``layer<k>.decay_product_norm`` (E, heads), ``layer<k>.zero_blocks`` (E,): all-zero H_i counted.
+    ``layer<k>.decay_product_norm`` (E, heads), ``layer<k>.zero_blocks`` (E,): all-zero H_i counted;
+    where the trace asks for them ``layer<k>.noise_ess`` (kinds, heads, L - 1) of the untrained layer,
+    and ``layer<k>.effective_window`` and ``layer<k>.unmasked_rank`` (heads,) of the last epoch.
     """
     started = time.monotonic()
     trace = artifact.request.config
@@ -85,20 +109,25 @@ def make_trace(
     tokens = load_data(data, splits=["validation"])["validation"].head(trace.samples).inputs.long()
     columns: dict[str, list[Tensor]] = {}
     paths: set[str] = set()
+    once: dict[str, Tensor] = {}
     for position, epoch in enumerate(epochs):
         model = load_model(train, epoch)
         for layer, (features, profile) in enumerate(layer_profiles(model, tokens, trace.tolerances)):
-            kinds = [profile.entropy, *(profile.tolerance[t] for t in trace.tolerances)]
-            means = torch.stack([kind.double().mean(0) for kind in kinds])
             for name, value in (
-                ("ess", means.float()),
+                ("ess", kind_means(profile, trace)),
                 ("decay_product_norm", decay_product_norm(features).float()),
                 ("zero_blocks", torch.tensor(profile.zero_blocks)),
             ):
                 columns.setdefault(f"layer{layer}.{name}", []).append(value)
-            paths.add(f"{run.model.featurizer}: {profile.method}")
+            paths.add(f"{run.model.mixers[layer]}: {profile.method}")
+            if trace.proxies and epoch == epochs[-1]:
+                once[f"layer{layer}.effective_window"] = effective_window(features).float()
+                once[f"layer{layer}.unmasked_rank"] = unmasked_rank(features).float()
+        if trace.noise and epoch == 0:
+            for layer, profile in enumerate(noise_profiles(model, run, trace)):
+                once[f"layer{layer}.noise_ess"] = kind_means(profile, trace)
         on_step(position + 1, len(epochs))
-    tensors = {name: torch.stack(values) for name, values in columns.items()}
+    tensors = {name: torch.stack(values) for name, values in columns.items()} | once
     tensors["epochs"] = torch.tensor(epochs)
     write_tensors(artifact.path(TRACE_FILE), tensors)
     facts = {"path": ", ".join(sorted(paths)), "dtype": "float64", "samples": len(tokens)}

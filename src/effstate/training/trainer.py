@@ -104,6 +104,21 @@ def label_loss(logits: Tensor, targets: Tensor) -> Tensor:
     return functional.cross_entropy(logits.flatten(0, -2).float(), targets.flatten())
 
 
+def make_loss(model: SequenceModel, config: TrainingConfig) -> Callable[..., Tensor]:
+    """The loss of (inputs, positions, targets): cross-entropy, and lambda * ||A - I||_F where asked."""
+
+    def plain(inputs: Tensor, positions: Tensor, targets: Tensor) -> Tensor:
+        return label_loss(model.logits_at(inputs, positions), targets)
+
+    def regularised(inputs: Tensor, positions: Tensor, targets: Tensor) -> Tensor:
+        logits, penalty = model.logits_and_penalty(
+            inputs, positions, config.regularised_layers, config.regulariser_reduction
+        )
+        return label_loss(logits, targets) + config.regularisation * penalty
+
+    return regularised if config.regularisation > 0 else plain
+
+
 @torch.no_grad()
 def evaluate(model: SequenceModel, split: Split, vocab_size: int, batch_size: int) -> dict[str, float]:
     """Loss, accuracy (share of right labels, averaged per row) and macro accuracy on a split."""
@@ -218,9 +233,9 @@ def _train(
         log_line(artifact, event="resumed", step=progress.step)
     before = progress.seconds
     compiled = execution.compiles(config.steps)
-    forward: Callable[..., Tensor] = model.logits_at
+    step_loss: Callable[..., Tensor] = make_loss(model, config)
     if compiled:
-        forward = torch.compile(model.logits_at, dynamic=False)
+        step_loss = torch.compile(step_loss, dynamic=False)
 
     def pause() -> None:
         progress.seconds = before + time.monotonic() - started
@@ -263,7 +278,7 @@ def _train(
         for group in optimizer.param_groups:
             group["lr"] = rate
         inputs, positions, targets = splits["train"].batch(order(progress.step).to(device))
-        loss = label_loss(forward(inputs, positions), targets)
+        loss = step_loss(inputs, positions, targets)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         norm = nn.utils.clip_grad_norm_(model.parameters(), config.grad_clip)
