@@ -150,6 +150,12 @@ def make_cohort(pipeline: Pipeline, cohort: Cohort) -> dict[str, Any]:
 
                 data = store.artifact(inputs[0])
                 train(artifact, data, execution, on_step=reporter.step, flag=flag)
+            elif cohort.stage == "distill":
+                from effstate.training.distillation import distil
+
+                teacher = store.artifact(inputs[0])
+                data = store.artifact(teacher.request.inputs[0])
+                distil(artifact, teacher, data, execution, on_step=reporter.step, flag=flag)
             else:
                 from effstate.analysis.trace import make_trace
 
@@ -170,28 +176,38 @@ def make_tables(pipeline: Pipeline, study: str, outputs: Mapping[str, Path]) -> 
     sweep = pipeline.sweep(study)
     reporter = Reporter(pipeline.store, f"collect {study}", len(sweep.runs))
     with contextlib.closing(reporter):
-        tables = collect(
-            pipeline.store,
-            sweep.runs,
-            sweep.trace,
-            sweep.total_over,
-            on_run=reporter.run_done,
-        )
+        tables = collect(pipeline.store, sweep, on_run=reporter.run_done)
     for name, path in outputs.items():
         write_table(path, tables[name])
 
 
-def finished_digests(pipeline: Pipeline, study: str) -> list[str]:
-    """Digests of the study's traces that exist: what a partial table is made from."""
+def make_student_tables(pipeline: Pipeline, outputs: Mapping[str, Path]) -> None:
+    """Collect the distillation study's students and write each table to its path."""
+    from effstate.analysis.students import collect_students
+
+    sweep, config = pipeline.sweep("distillation"), pipeline.scale.distillation
+    assert config is not None
+    reporter = Reporter(
+        pipeline.store, "collect students", len(pipeline.requests("distillation", "distill"))
+    )
+    with contextlib.closing(reporter):
+        tables = collect_students(pipeline.store, config, sweep.runs, reporter.run_done)
+    for name, path in outputs.items():
+        write_table(path, tables[name])
+
+
+def finished_digests(pipeline: Pipeline, study: str, stage: str) -> list[str]:
+    """Digests of the study's artifacts of a stage that exist: what a partial table is made from."""
     store = pipeline.store
-    return [r.digest for r in pipeline.requests(study, "trace") if store.artifact(r).finished]
+    return [r.digest for r in pipeline.requests(study, stage) if store.artifact(r).finished]
 
 
 def states(pipeline: Pipeline) -> list[dict[str, Any]]:
     """One row a run of every study: name, state and, for failures, the reason."""
     rows = []
     for study in pipeline.sweeps:
-        for request in pipeline.requests(study, "train"):
+        stages = {"train", "distill"}.intersection(pipeline.stages(study))
+        for request in [r for s in sorted(stages)[::-1] for r in pipeline.requests(study, s)]:
             artifact = pipeline.store.artifact(request)
             state = artifact.state
             failure = artifact.path("failure.json")
@@ -230,6 +246,7 @@ def figure_context(pipeline: Pipeline, paths: Iterable[Path]) -> Any:
         options={
             "planned_runs": {study: len(sweep.runs) for study, sweep in pipeline.sweeps.items()},
             "total_over": {study: sweep.total_over for study, sweep in pipeline.sweeps.items()},
+            "cells": pipeline.scale.cells,
         },
     )
 

@@ -20,13 +20,22 @@ from effstate.config import (
     read_yaml,
 )
 from effstate.registry import load_plugins, nearest
-from effstate.requests import data_request, trace_request, train_request
+from effstate.requests import data_request, student_requests, trace_request, train_request
 from effstate.sweep import ExpandedSweep, expand
 
 STAGES = ("data", "train", "trace")
+"""Stages of every sweep study; the distillation study has ``distill`` besides."""
 
 TABLES = ("runs", "checkpoints", "layers")
 """Tables that every sweep study makes, called ``<study>_<table>``."""
+
+STUDENT_TABLES = ("students", "curves")
+"""Tables that the distillation study makes besides."""
+
+
+def tables_of(study: str) -> tuple[str, ...]:
+    """Names of a study's tables, without the study's own."""
+    return TABLES + (STUDENT_TABLES if study == "distillation" else ())
 
 
 @dataclass(frozen=True)
@@ -50,7 +59,9 @@ class Pipeline:
             raise ConfigError(f"config/config.yaml: {error}") from None
         scale = load_scale(project.scale, base / "config" / "scales", project.overrides)
         pipeline = cls(project, scale, base)
-        _ = pipeline.sweeps  # every sweep is checked before anything runs
+        for study in pipeline.sweeps:  # every sweep is checked before anything runs
+            if "distill" in pipeline.stages(study):
+                pipeline.requests(study, "distill")
         return pipeline
 
     @classmethod
@@ -72,10 +83,14 @@ class Pipeline:
     @cached_property
     def sweeps(self) -> dict[str, ExpandedSweep]:
         """Every study of the scale, expanded."""
+        studies = self.scale.studies()
+        return {name: expand(name, sweep, self._source) for name, sweep in studies.items()}
+
+    @property
+    def _source(self) -> str:
+        """Where the sweeps are written, for messages."""
         source = f"config/scales/{self.scale.name}.yaml"
-        if self.project.overrides:
-            source += " with the overrides"
-        return {name: expand(name, s, source) for name, s in self.scale.studies().items()}
+        return source + " with the overrides" if self.project.overrides else source
 
     def sweep(self, study: str) -> ExpandedSweep:
         """The expanded sweep of one study; raises ConfigError if the scale does not run it."""
@@ -86,6 +101,10 @@ class Pipeline:
             )
         return self.sweeps[study]
 
+    def stages(self, study: str) -> tuple[str, ...]:
+        """The stages of a study, in order."""
+        return (*STAGES, "distill") if study == "distillation" else STAGES
+
     def requests(self, study: str, stage: str) -> list[Request]:
         """The study's requests of one stage, each once, in the order of its runs."""
         sweep = self.sweep(study)
@@ -93,6 +112,13 @@ class Pipeline:
             found: Iterable[Request] = (data_request(run) for run in sweep.runs)
         elif stage == "train":
             found = (train_request(run) for run in sweep.runs)
+        elif stage == "distill":
+            assert self.scale.distillation is not None
+            try:
+                distillation = self.scale.distillation
+                found = [r for run in sweep.runs for r in student_requests(run, distillation)]
+            except ConfigError as error:
+                raise ConfigError(f"{self._source}: distillation: {error}") from None
         else:
             found = (trace_request(run, sweep.trace) for run in sweep.runs)
         return list(dict.fromkeys(found))
@@ -102,11 +128,15 @@ class Pipeline:
         return {
             (study, stage): {
                 cohort.name: cohort
-                for cohort in group(study, self.requests(study, stage), self.project.cohort_size)
+                for cohort in group(study, self.requests(study, stage), self._cohort_size(stage))
             }
             for study in self.sweeps
-            for stage in STAGES
+            for stage in self.stages(study)
         }
+
+    def _cohort_size(self, stage: str) -> int:
+        project = self.project
+        return project.student_cohort_size if stage == "distill" else project.cohort_size
 
     def cohorts(self, study: str, stage: str) -> dict[str, Cohort]:
         """Cohorts of a study and stage, by name."""

@@ -10,7 +10,8 @@ from effstate.artifacts import Request
 from effstate.config import RunConfig, TaskConfig
 from effstate.jobs import states
 from effstate.models.cost import training_flops
-from effstate.pipeline import STAGES, Pipeline
+from effstate.pipeline import Pipeline
+from effstate.registry import TASKS
 from effstate.requests import run_of
 
 # Nominal speeds for estimates where the store holds no finished run of the same shape; they are
@@ -37,6 +38,7 @@ def run_flops(run: RunConfig) -> float:
         run.task.seq_len,
         run.training.batch_size,
         labels_per_row(run.task),
+        TASKS[run.task.name].readout,
     )
     return per_step * run.training.steps
 
@@ -45,11 +47,29 @@ def _seconds(run: RunConfig, overhead: float, speed: float) -> float:
     return run.training.steps * overhead + run_flops(run) / speed
 
 
+def _student_seconds(pipeline: Pipeline, overhead: float, speed: float) -> float:
+    """All students of the distillation study: teacher and student layer on every step."""
+    config = pipeline.scale.distillation
+    assert config is not None
+    matching, total = config.matching, 0.0
+    for request in pipeline.requests("distillation", "distill"):
+        run = run_of(request)
+        length, layers = run.task.seq_len, run.model.num_layers
+        # The operator phase applies a layer to all L unit vectors: L / head width as many channels.
+        unit = length * run.model.heads / run.model.width
+        layer = training_flops(run.model, 1, length, matching.batch_size, 1) / layers
+        steps = matching.steps_operator + matching.steps_activation
+        work = layer * (matching.steps_operator * max(unit, 1) + matching.steps_activation)
+        total += steps * overhead + work / speed
+    return total
+
+
 @dataclass(frozen=True)
 class StudyPlan:
     """Numbers of one study at one scale."""
 
     study: str
+    students: int
     runs: int
     to_train: int
     jobs: int
@@ -89,18 +109,26 @@ def plan(pipeline: Pipeline) -> list[StudyPlan]:
         }
         cohorts = pipeline.cohorts(study, "train").values()
         tasks = {r.digest: r.config.task for r in pipeline.requests(study, "data")}  # type: ignore[attr-defined]
+        students, student_seconds = 0, {"cpu": 0.0, "gpu": 0.0}
+        if "distill" in pipeline.stages(study):
+            students = len(pipeline.requests(study, "distill"))
+            student_seconds = {
+                "cpu": _student_seconds(pipeline, CPU_STEP_OVERHEAD, CPU_FLOPS_PER_SECOND),
+                "gpu": _student_seconds(pipeline, GPU_STEP_OVERHEAD, GPU_FLOPS_PER_SECOND),
+            }
         plans.append(
             StudyPlan(
                 study=study,
+                students=students,
                 runs=len(requests),
                 to_train=sum(not pipeline.store.artifact(r).finished for r in requests),
-                jobs=sum(len(pipeline.cohorts(study, stage)) for stage in STAGES) + 1,
+                jobs=sum(len(pipeline.cohorts(study, stage)) for stage in pipeline.stages(study))
+                + (2 if students else 1),
                 steps=sum(run_of(r).training.steps for r in requests),
                 dropped=dict(sweep.dropped),
-                cpu_seconds=sum(seconds.values()),
-                gpu_seconds=sum(
-                    _seconds(run_of(r), GPU_STEP_OVERHEAD, GPU_FLOPS_PER_SECOND) for r in requests
-                ),
+                cpu_seconds=sum(seconds.values()) + student_seconds["cpu"],
+                gpu_seconds=student_seconds["gpu"]
+                + sum(_seconds(run_of(r), GPU_STEP_OVERHEAD, GPU_FLOPS_PER_SECOND) for r in requests),
                 longest_seconds=max(
                     (sum(seconds[r.digest] for r in cohort.requests) for cohort in cohorts),
                     default=0.0,
@@ -132,6 +160,8 @@ def plan_text(pipeline: Pipeline) -> str:
             f"{p.study}: {p.runs:,} runs ({p.to_train:,} not there yet) in {p.jobs:,} jobs, "
             f"{p.steps:,} training steps"
         )
+        if p.students:
+            lines.append(f"  {p.students:,} students: checkpoints x layers x student sizes")
         for constraint, count in p.dropped.items():
             lines.append(f"  dropped by {constraint}: {count:,} combinations")
         basis = "finished runs of the same shape where there are any" if p.measured else "assumed speed"

@@ -1,9 +1,22 @@
-"""Which artifacts a run needs: data set -> trained run -> ESS trace, each named by its request."""
+"""Which artifacts a run needs: data set -> trained run -> ESS trace, each named by its request.
+
+Distillation adds students of a trained run, one for each of its layers, checkpoints and sizes.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from effstate.artifacts import Request
-from effstate.config import AnyTask, RunConfig, Strict, TraceConfig
+from effstate.config import (
+    AnyTask,
+    ConfigError,
+    DistillationConfig,
+    MatchingConfig,
+    RunConfig,
+    Strict,
+    TraceConfig,
+)
 
 
 class DataConfig(Strict):
@@ -11,6 +24,15 @@ class DataConfig(Strict):
 
     task: AnyTask
     seed: int
+
+
+class StudentConfig(Strict):
+    """One student: which layer of which checkpoint of its teacher it replaces, and its size."""
+
+    epoch: int
+    layer: int
+    k_expansion: int
+    matching: MatchingConfig
 
 
 def data_request(run: RunConfig) -> Request:
@@ -29,8 +51,39 @@ def trace_request(run: RunConfig, trace: TraceConfig) -> Request:
     return Request("trace", run.slug, trace, (train_request(run),))
 
 
+def student_requests(teacher: RunConfig, distillation: DistillationConfig) -> Iterator[Request]:
+    """Students of every evaluated checkpoint, layer and size of one teacher (section 5.2).
+
+    Raises ConfigError if a student would be larger than its teacher, or has no size to change.
+    """
+    for name in teacher.model.mixers:
+        if name in ("sa", "s6"):
+            raise ConfigError(
+                f"the teacher {teacher.slug} has a layer '{name}', whose state no k_expansion "
+                "changes; take la, wla, gla or gla_s6"
+            )
+    largest = teacher.model.k_expansion
+    for size in distillation.student_k_expansions:
+        if not 1 <= size <= largest:
+            raise ConfigError(
+                f"student_k_expansions: {size} makes a student larger than its teacher "
+                f"{teacher.slug} (model.k_expansion = {largest}); take 1 .. {largest}"
+                if size > largest
+                else f"student_k_expansions: {size} is not a size; take 1 .. {largest}"
+            )
+    source = train_request(teacher)
+    for epoch in teacher.training.evaluated_epochs:
+        for layer in range(teacher.model.num_layers):
+            for size in distillation.student_k_expansions:
+                config = StudentConfig(
+                    epoch=epoch, layer=layer, k_expansion=size, matching=distillation.matching
+                )
+                slug = f"{teacher.slug}-epoch{epoch}-layer{layer}-e{size}"
+                yield Request("distill", slug, config, (source,))
+
+
 def run_of(request: Request) -> RunConfig:
-    """The run configuration behind a train or trace request."""
+    """The run configuration behind a train, trace or distill request."""
     config = request.config if request.stage == "train" else request.inputs[0].config
     assert isinstance(config, RunConfig)
     return config

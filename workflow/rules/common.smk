@@ -8,7 +8,7 @@ from snakemake.exceptions import WorkflowError
 
 from effstate.config import ConfigError
 from effstate.figures.registry import FIGURES
-from effstate.pipeline import TABLES, Pipeline
+from effstate.pipeline import Pipeline, tables_of
 from effstate.registry import UnknownNameError, nearest
 
 
@@ -59,8 +59,11 @@ def members(stage):
 
 
 def table_paths(study):
-    """The three tables of a study."""
-    return [f"{RESULTS}/tables/{SCALE}/{study}_{table}.parquet" for table in TABLES]
+    """The tables of a study."""
+    return [
+        f"{RESULTS}/tables/{SCALE}/{study}_{table}.parquet"
+        for table in tables_of(study)
+    ]
 
 
 def say_where_the_figures_are():

@@ -44,6 +44,7 @@ for spec in FIGURES.values():
             figure=spec.id,
             spec=repr(spec),
             scale=PIPELINE.scale.description,
+            cell=PIPELINE.scale.cells.get(spec.id),
             partial=PIPELINE.project.partial,
         script:
             "../scripts/figure.py"

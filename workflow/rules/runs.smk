@@ -4,18 +4,27 @@ from effstate.artifacts import STAGE_VERSIONS
 from effstate.jobs import finished_digests
 
 
-def traced_manifests(wildcards):
-    """All trace manifests of a study; none when tables are made from whatever is there."""
-    if PIPELINE.project.partial:
-        return []
-    return PIPELINE.manifests(wildcards.study, "trace")
+def finished_manifests(stage):
+    """All manifests of a study's stage; none when tables are made from whatever is there."""
+
+    def manifests(wildcards):
+        if PIPELINE.project.partial:
+            return []
+        return PIPELINE.manifests(wildcards.get("study", "distillation"), stage)
+
+    return manifests
 
 
-def traced_runs(wildcards):
-    """What decides the tables: the runs asked for, or under `partial` those that exist."""
-    if PIPELINE.project.partial:
-        return finished_digests(PIPELINE, wildcards.study)
-    return [request.digest for request in PIPELINE.requests(wildcards.study, "trace")]
+def finished_members(stage):
+    """What decides the tables: the members asked for, or under `partial` those that exist."""
+
+    def digests(wildcards):
+        study = wildcards.get("study", "distillation")
+        if PIPELINE.project.partial:
+            return finished_digests(PIPELINE, study, stage)
+        return [request.digest for request in PIPELINE.requests(study, stage)]
+
+    return digests
 
 
 rule data:
@@ -64,9 +73,25 @@ rule trace:
         "../scripts/cohort.py"
 
 
+rule distill:
+    input:
+        upstream("distill"),
+    output:
+        f"{RESULTS}/cohorts/distill/{{study}}/{{cohort}}.json",
+    log:
+        f"{RESULTS}/logs/distill/{{study}}-{{cohort}}.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/distill/{{study}}-{{cohort}}.tsv"
+    threads: PIPELINE.project.threads
+    params:
+        members=members("distill"),
+    script:
+        "../scripts/cohort.py"
+
+
 rule collect:
     input:
-        traced_manifests,
+        finished_manifests("trace"),
     output:
         runs=f"{RESULTS}/tables/{SCALE}/{{study}}_runs.parquet",
         checkpoints=f"{RESULTS}/tables/{SCALE}/{{study}}_checkpoints.parquet",
@@ -74,8 +99,24 @@ rule collect:
     log:
         f"{RESULTS}/logs/collect/{SCALE}-{{study}}.log",
     params:
-        runs=traced_runs,
+        runs=finished_members("trace"),
+        grids=lambda wildcards: PIPELINE.sweep(wildcards.study).grids,
         version=STAGE_VERSIONS["collect"],
         total_over=lambda wildcards: PIPELINE.sweep(wildcards.study).total_over,
     script:
         "../scripts/collect.py"
+
+
+rule collect_students:
+    input:
+        finished_manifests("distill"),
+    output:
+        students=f"{RESULTS}/tables/{SCALE}/distillation_students.parquet",
+        curves=f"{RESULTS}/tables/{SCALE}/distillation_curves.parquet",
+    log:
+        f"{RESULTS}/logs/collect/{SCALE}-distillation_students.log",
+    params:
+        students=finished_members("distill"),
+        version=STAGE_VERSIONS["collect"],
+    script:
+        "../scripts/collect_students.py"

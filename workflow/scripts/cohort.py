@@ -1,4 +1,4 @@
-"""Make one cohort of the data, train or trace stage."""
+"""Make one cohort of the data, train, trace or distill stage."""
 
 from pathlib import Path
 
