@@ -31,6 +31,7 @@ def context(axes: dict = synthetic_tables.SMALL, **options: object) -> FigureCon
     tables = {}
     for study in STUDIES:
         tables |= synthetic_tables.tables(study, axes, proxies=True)
+    tables |= synthetic_tables.other_tables()
     planned = {"planned_runs": {"mqar": len(tables["mqar_runs"]) + 3}}
     return FigureContext("demo", "synthetic tables", tables, options=planned, **options)
 

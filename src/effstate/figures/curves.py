@@ -18,14 +18,19 @@ if TYPE_CHECKING:
 
 
 def figure_cell(
-    checkpoints: pd.DataFrame, place: Mapping[str, float]
+    checkpoints: pd.DataFrame,
+    place: Mapping[str, float],
+    named: Mapping[str, float] | None = None,
 ) -> tuple[pd.DataFrame, dict[str, float] | None]:
     """The finished runs' checkpoints in the figure's cell, and the cell.
 
-    The cell is chosen on the recurrent mixers; softmax attention, whose TSS is its length, is taken
-    at the same width, heads, length and kv.
+    The cell is the one that the scale names, else the one nearest to ``place`` in the paper's axes.
+    It is chosen on the recurrent mixers; softmax attention, whose TSS is its length, is taken at the
+    same width, heads, length and kv.
     """
     table = done(checkpoints)
+    if named is not None:
+        return in_cell(table, named), dict(named)
     cell = nearest_cell(table[table["featurizer"] != "sa"], place, also=("heads",))
     if cell is None:
         return table.iloc[:0], None
@@ -64,10 +69,14 @@ def draw(spec: FigureSpec, context: FigureContext) -> Page:
     }
     page.legend({name: panels.entry(**look) for name, look in looks.items()})
     checkpoints = context.table(f"{spec.studies[0]}_checkpoints")
-    rows, cell = (None, None) if checkpoints is None else figure_cell(checkpoints, spec.options["place"])
+    rows, cell = None, None
+    if checkpoints is not None:
+        named = context.options.get("cells", {}).get(spec.id)
+        rows, cell = figure_cell(checkpoints, spec.options["place"], named)
     if cell is not None:
-        shown = f"width {cell['width']:g}, heads {cell['heads']:g}, length {cell['seq_len']:g}"
-        page.note(f"Cell: {shown}, kv {cell['kv']:g} (paper: {spec.options['paper_cell']}).")
+        names = {"width": "width", "heads": "heads", "seq_len": "length", "kv": "kv"}
+        shown = ", ".join(f"{name} {cell[key]:g}" for key, name in names.items() if key in cell)
+        page.note(f"Cell: {shown} (paper: {spec.options['paper_cell']}).")
     for i, (ax, featurizer) in enumerate(zip(page.axes[0], FEATURIZERS, strict=True)):
         ax.set_title(style.name(featurizer))
         mine = None if rows is None else rows[rows["featurizer"] == featurizer]

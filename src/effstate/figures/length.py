@@ -8,22 +8,17 @@ import pandas as pd
 
 from effstate.analysis.buckets import marginals
 from effstate.analysis.names import AXIS_LABELS, DIFFICULTY, RECURRENT, column, quantity_label
-from effstate.analysis.tables import comparable, done
+from effstate.analysis.tables import comparable
 from effstate.figures import panels, style
 from effstate.figures.panels import NO_RUNS, Page, Row
 from effstate.figures.registry import FigureSpec
+from effstate.figures.regularisation import penalty_row
+from effstate.figures.studies import final_layers
 
 if TYPE_CHECKING:
     from effstate.figures.render import FigureContext
 
 NORM = "decay_product_norm"
-
-
-def final_layers(runs: pd.DataFrame, layers: pd.DataFrame) -> pd.DataFrame:
-    """Layers of the finished runs at their last epoch, with the runs' design columns."""
-    design = done(runs)[[c for c in runs.columns if c not in layers.columns or c == "run"]]
-    last = layers.groupby("run")["epoch"].transform("max") == layers["epoch"]
-    return layers[last].merge(design, on="run", how="inner", validate="many_to_one")
 
 
 def _models(spec: FigureSpec, context: FigureContext, page: Page) -> pd.DataFrame | None:
@@ -75,7 +70,7 @@ def draw(spec: FigureSpec, context: FigureContext) -> Page:
 
 
 def _norms(spec: FigureSpec, context: FigureContext) -> Page:
-    page = Page(spec.title, [Row(2, 1.35, above=0.32, gap=0.65), Row(3, 0.9, above=0.32, below=0.2)])
+    page = Page(spec.title, [Row(2, 1.35, above=0.32, gap=0.65), Row(3, 1.1, above=0.45, gap=0.3)])
     page.legend(panels.featurizer_entries(RECURRENT))
     layers = _models(spec, context, page)
     difficulty = DIFFICULTY[spec.studies[0]]
@@ -93,9 +88,8 @@ def _norms(spec: FigureSpec, context: FigureContext) -> Page:
         panels.log2_axis(page.axes[0][1], means, "y")
         if (zero := int((means <= 0).sum())) > 0:
             page.note(f"{zero} mean norms are 0 in float64 and cannot be shown on a log axis.")
-    page.label(page.axes[1][0], "b", "accuracy against the regulariser")
-    for ax, layer in zip(page.axes[1], ("second layer", "first layer", "both layers"), strict=True):
-        panels.empty(page, ax, "b", f"{layer}: the regularisation study has not run at this scale")
+    page.label(page.axes[1][0], "b", "accuracy against the regulariser", above=15)
+    penalty_row(page, page.axes[1], "b", context.table("regularisation_runs"), "accuracy")
     return page
 
 

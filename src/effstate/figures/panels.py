@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.colors import Normalize
+from matplotlib.colors import Normalize, to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
@@ -74,6 +74,14 @@ class Page:
         bar = self.figure.add_axes((0, 0, 1, 1), label=f"bar-{len(self._places)}")
         self._places.append((bar, left + panel + offset, top, width, height))
         return bar
+
+    def twin(self, ax: Axes, colour: str = "black") -> Axes:
+        """A second y axis on the right of ``ax``, for another quantity over the same x."""
+        right = ax.twinx()
+        right.spines["right"].set_visible(True)
+        right.xaxis.set_visible(False)
+        colour_axis(right, colour)
+        return right
 
     def record(self, panel: str, frame: pd.DataFrame, **columns: Any) -> None:
         """Keep the drawn numbers of a panel; constants become columns."""
@@ -167,8 +175,8 @@ def tick_texts(values: Sequence[float], width: float = math.inf) -> list[str]:
     return plain
 
 
-def log2_axis(ax: Axes, values: Iterable[float], which: str = "x", most: int = 5) -> None:
-    """A log2 axis with few, readable ticks at powers of two around ``values``."""
+def _octaves(values: Iterable[float], most: int) -> tuple[int, int, list[float]]:
+    """Exponents of the powers of two around the positive ``values``, and at most ``most`` ticks."""
     data = np.asarray([v for v in values if np.isfinite(v) and v > 0], dtype=float)
     if data.size == 0:
         data = np.ones(1)
@@ -176,14 +184,52 @@ def log2_axis(ax: Axes, values: Iterable[float], which: str = "x", most: int = 5
     if low == high:
         low, high = low - 1, high + 1
     stride = math.ceil((high - low) / (most - 1))
-    ticks = [2.0**e for e in range(low, high + 1, stride)]
+    return low, high, [2.0**e for e in range(low, high + 1, stride)]
+
+
+def log2_axis(ax: Axes, values: Iterable[float], which: str = "x", most: int = 5) -> None:
+    """A log2 axis with few, readable ticks at powers of two around ``values``."""
+    low, high, ticks = _octaves(values, most)
     margin = 0.06 * (high - low)
     getattr(ax, f"set_{which}scale")("log", base=2)
     getattr(ax, f"set_{which}lim")(2 ** (low - margin), 2 ** (high + margin))
     axis = ax.xaxis if which == "x" else ax.yaxis
     axis.set_major_locator(FixedLocator(ticks))
-    axis.set_major_formatter(FixedFormatter([tick_text(t) for t in ticks]))
+    axis.set_major_formatter(FixedFormatter(tick_texts(ticks)))
     axis.set_minor_locator(NullLocator())
+
+
+def from_zero_axis(ax: Axes, values: Iterable[float], most: int = 5) -> None:
+    """A log2 x axis around ``values`` that shows 0 as well, at its left end behind a break."""
+    low, high, ticks = _octaves(values, most)
+    least = 2.0**low
+    ax.set_xscale("symlog", base=2, linthresh=least, linscale=0.75)
+    ax.set_xlim(-0.15 * least, 2 ** (high + 0.06 * (high - low)))
+    ax.xaxis.set_major_locator(FixedLocator([0.0, *ticks]))
+    ax.xaxis.set_major_formatter(FixedFormatter(["0", *tick_texts(ticks)]))
+    ax.xaxis.set_minor_locator(NullLocator())
+    for place in (0.42, 0.58):
+        ax.plot(
+            [place * least],
+            [0],
+            transform=ax.get_xaxis_transform(),
+            marker=[(-1, -3), (1, 3)],
+            color="black",
+            mew=0.6,
+            clip_on=False,
+        )
+
+
+def colour_axis(ax: Axes, colour: str) -> None:
+    """The y axis' ticks and label in the colour of what it measures."""
+    ax.tick_params(axis="y", colors=colour)
+    ax.yaxis.label.set_color(colour)
+
+
+def ramp(keys: Sequence[str]) -> dict[str, Any]:
+    """A colour for each of an ordered axis' values, dark to light."""
+    places = np.linspace(0.0, 0.85, len(keys))
+    return dict(zip(keys, map(to_hex, colormaps[style.SEQUENTIAL](places)), strict=True))
 
 
 def accuracy_axis(ax: Axes) -> None:
@@ -254,6 +300,33 @@ def scatter(
     page.record(panel, points.assign(drawn=drawn))
 
 
+def points(
+    page: Page,
+    ax: Axes,
+    panel: str,
+    frame: pd.DataFrame,
+    *,
+    looks: Mapping[str, Mapping[str, Any]],
+    by: str = "series",
+    text: str = "",
+    x_label: str = "",
+    y_label: str = "",
+) -> None:
+    """Points of ``y`` against ``x`` on plain axes, one look per value of ``by``; ``text`` above.
+
+    ``low`` and ``high``, where the frame has them, are drawn as a bar through each point.
+    """
+    shown = frame[np.isfinite(frame[["x", "y"]].to_numpy(dtype=float)).all(axis=1)]
+    for key, rows in shown.groupby(by, sort=False):
+        how = {"ls": "", "zorder": 3, "markeredgecolor": "white", "mew": 0.4} | dict(looks[str(key)])
+        ax.plot(rows["x"], rows["y"], **how)
+        if "low" in rows:
+            ax.vlines(rows["x"], rows["low"], rows["high"], color=how["color"], lw=0.8, zorder=2)
+    ax.text(0.5, 1.03, text, transform=ax.transAxes, ha="center", va="bottom", fontsize=6.2)
+    ax.set(xlabel=x_label, ylabel=y_label)
+    page.record(panel, frame)
+
+
 def heatmap(
     page: Page,
     ax: Axes,
@@ -297,7 +370,7 @@ def heatmap(
         spine.set_color(style.LIGHT)
     ax.set(xlabel=x_label, ylabel=y_label)
     page.record(panel, cells, **constants)
-    page.note("Blank cells have no finished run.")
+    page.note("Blank cells have no finished run, or none in which the value exists.")
     return mesh
 
 

@@ -82,6 +82,25 @@ def trends(cells: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
+def agreement(shared: pd.DataFrame) -> pd.DataFrame:
+    """Per map and featurizer, over cells that both sides have: mean |difference| and Spearman rank.
+
+    ``spearman`` is NaN for fewer than three shared cells or values that do not vary.
+    """
+    found = []
+    for key, rows in shared.groupby([*MAP, "featurizer"], sort=True):
+        ours, printed = rows["ours"].to_numpy(float), rows["printed"].to_numpy(float)
+        found.append(
+            dict(zip([*MAP, "featurizer"], key, strict=True))
+            | {
+                "cells": len(rows),
+                "mean_absolute_difference": float(np.abs(ours - printed).mean()),
+                "spearman": float(spearman(printed, ours)) if len(rows) >= 3 else np.nan,
+            }
+        )
+    return pd.DataFrame(found)
+
+
 def draw(spec: FigureSpec, context: FigureContext) -> Page:
     """Difference maps where cells meet; then trends along shared axes, ours against printed."""
     cells = comparison(context)
@@ -90,8 +109,10 @@ def draw(spec: FigureSpec, context: FigureContext) -> Page:
     trend_row = Row(2, 2.0, above=0.5, gap=1.0, left=0.6, right=0.6)
     page = Page(spec.title, [*([replace(ROWS["heatmap"], height=0.85)] * len(maps)), trend_row])
     page.legend(panels.featurizer_entries(FEATURIZERS))
+    agreed = agreement(shared)
+    page.record("agreement", agreed)
     for axes, key in zip(page.axes, maps, strict=False):
-        _difference_row(page, axes, key, shared, context.partial)
+        _difference_row(page, axes, key, shared, agreed, context.partial)
     _trend_row(page, page.axes[-1], trends(cells))
     if len(shared):
         page.note(
@@ -99,15 +120,22 @@ def draw(spec: FigureSpec, context: FigureContext) -> Page:
             "ours with the same axis values; what is averaged inside a cell differs with the scale."
         )
         page.note("Maps: ours minus printed; white cells are blank on one side.")
+        page.note("|Δ|: mean absolute difference over the shared cells; ρ: their rank correlation.")
     else:
         page.note("No cell of this scale stands on the paper's axes: only trends are compared.")
     return page
 
 
 def _difference_row(
-    page: Page, axes: list[Axes], key: tuple[str, ...], shared: pd.DataFrame, partial: bool
+    page: Page,
+    axes: list[Axes],
+    key: tuple[str, ...],
+    shared: pd.DataFrame,
+    agreed: pd.DataFrame,
+    partial: bool,
 ) -> None:
     figure, task, metric, kind, row_axis, col_axis = key
+    summary = agreed[(agreed[MAP] == list(key)).all(axis=1)].set_index("featurizer")
     here = shared[(shared[MAP] == list(key)).all(axis=1)]
     here = here.assign(value=here["ours"] - here["printed"])
     what = quantity_label(QUANTITY[metric], DIFFICULTY[STUDY[task]])
@@ -122,6 +150,10 @@ def _difference_row(
         if mine.empty:
             panels.empty(page, ax, panel, "no shared cell", featurizer)
             continue
+        found = summary.loc[featurizer]
+        rank = "" if np.isnan(found["spearman"]) else f", ρ {found['spearman']:.2f}"
+        difference = found["mean_absolute_difference"]
+        ax.set_title(f"{style.name(featurizer)}: |Δ| {difference:.2g}{rank}", fontsize=7)
         mesh = panels.heatmap(
             page,
             ax,

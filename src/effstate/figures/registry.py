@@ -15,7 +15,7 @@ from effstate.registry import UnknownNameError, nearest
 
 PACKAGE = Path(__file__).parents[1]
 
-TABLE_MAKERS = {"analysis/collect.py", "analysis/trace.py"}
+TABLE_MAKERS = {f"analysis/{name}.py" for name in ("collect", "proxies", "students", "trace")}
 """What makes the tables; those have rules and stage versions of their own."""
 
 
@@ -87,6 +87,8 @@ _MQAR: dict[str, Any] = {"studies": ("mqar",), "tables": ("mqar_runs",)}
 _MQAR_CURVES: dict[str, Any] = {"studies": ("mqar",), "tables": ("mqar_runs", "mqar_checkpoints")}
 _ENTROPY = ("entropy",)
 _TOLERANCE = ("tol_1e-3",)
+_STUDIES = ("analysis", "figures/studies.py")
+_LENGTH = (*_STUDIES, "figures/regularisation.py")
 
 _add(
     "1",
@@ -169,11 +171,13 @@ _add(
     "A",
     "length",
     "(a) ESS per key-value pair and the norm of the product of the state-transition matrices "
-    "A_i over the sequence, against its length. (b) Accuracy against the strength of the "
-    "regulariser.",
+    "A_i over the sequence, against its length. (b) Accuracy against the strength λ of a penalty "
+    "that pulls A towards the identity, on the second, the first or both layers: look whether "
+    "GLA and WLA rise towards LA, whose A is the identity.",
     ess_kinds=_TOLERANCE,
     studies=("mqar", "regularisation"),
     tables=("mqar_runs", "mqar_layers", "regularisation_runs"),
+    uses=_LENGTH,
     options={"draw": "norms"},
 )
 _ELEVEN = _scatters(
@@ -311,6 +315,7 @@ _add(
     studies=("mqar",),
     tables=("mqar_runs", "mqar_layers"),
     ess_kinds=_TOLERANCE,
+    uses=_LENGTH,
     options={"draw": "layers"},
 )
 _add(
@@ -353,6 +358,126 @@ _add(
     ess_kinds=_ENTROPY,
     options={"draw": "proxies"},
     **_MQAR,
+)
+
+
+_INIT: dict[str, Any] = {
+    "section": "E.2",
+    "module": "initialisation",
+    "studies": ("init",),
+    "uses": _STUDIES,
+    "ess_kinds": _ENTROPY,
+}
+_add(
+    "8",
+    "The state that untrained layers have, and what they learn",
+    caption="(a) ESS of untrained layers on Gaussian noise: look how little it follows the "
+    "theoretical state-size where the decays start unfavourably. (b) GLA: that ESS and the accuracy "
+    "after training. (c) GLA-S6 at its largest state: raising α slows its decay, and its ESS before "
+    "training and its accuracy are seen to move or not to move with it.",
+    tables=("init_runs",),
+    options={"draw": "noise"},
+    **_INIT | {"section": "5.1"},
+)
+_add(
+    "27",
+    "Training curves of S6 and GLA-S6 at every state size",
+    caption="Validation accuracy and loss over training, a line per theoretical state-size: look "
+    "whether any size leaves the dotted chance level.",
+    tables=("init_runs", "init_checkpoints"),
+    options={"draw": "curves"},
+    **_INIT | {"ess_kinds": ()},
+)
+_add(
+    "28",
+    "GLA in a harder regime: ESS and accuracy against TSS",
+    caption="ESS of untrained layers on noise (a) and of the trained models (b), each beside the "
+    "accuracy after training: look whether a larger state, which starts with a larger ESS, also "
+    "ends with a higher accuracy.",
+    tables=("init_runs",),
+    options={"draw": "harder"},
+    **_INIT,
+)
+
+_DISTILLATION: dict[str, Any] = {
+    "module": "distillation",
+    "studies": ("distillation",),
+    "uses": _STUDIES,
+    "ess_kinds": _ENTROPY,
+}
+_add(
+    "6",
+    "A teacher's ESS and what its students lose",
+    "5.2",
+    caption="Final activation loss of a student layer against the ESS of the teacher layer that it "
+    "replaces, a panel per student state size: look whether the loss rises with the teacher's ESS, "
+    "and whether it falls from the smallest to the largest student.",
+    tables=("distillation_students",),
+    options={"draw": "loss"},
+    **_DISTILLATION,
+)
+_add(
+    "31",
+    "ESS along the sequence, teacher and students",
+    "E.4",
+    caption="Mean ESS at each index of a teacher layer and of its students of every size, a panel "
+    "per layer, with the accuracy of the network that holds the student: look where a student's "
+    "curve leaves the teacher's, and whether accuracy goes with it.",
+    tables=("distillation_curves",),
+    options={"draw": "curves"},
+    **_DISTILLATION,
+)
+_add(
+    "32",
+    "Students' ESS against their teachers'",
+    "E.4",
+    caption="Mean ESS of a student layer against that of the teacher layer it was matched to, a panel "
+    "per student state size: points below the grey line lost state, and students too small for their "
+    "teacher lie ever farther below it.",
+    tables=("distillation_students",),
+    options={"draw": "pairs"},
+    **_DISTILLATION,
+)
+
+_HYBRIDS: dict[str, Any] = {
+    "section": "E.4",
+    "module": "hybrids",
+    "studies": ("hybrids",),
+    "tables": ("hybrids_runs", "hybrids_layers"),
+    "ess_kinds": ("tol_1e-1",),
+}
+_add(
+    "33",
+    "ESS of every layer of the hybrids",
+    caption="Layers of every order of four mixers (a) and of the Jamba policy with eight (b); in a "
+    "name G is gated linear attention, S softmax attention: look how the ESS of a kind of layer "
+    "changes with its place and with what stands before it.",
+    options={"draw": "layers"},
+    uses=_STUDIES,
+    **_HYBRIDS,
+)
+_add(
+    "34",
+    "Accuracy of the hybrids and the ESS of their layers",
+    caption="Accuracy of every hybrid (bars) with the largest and the average ESS of its softmax "
+    "attention layers (a) and of its gated layers (b): look which of the two kinds of layer goes "
+    "with accuracy, and compare the correlations above the panels.",
+    options={"draw": "accuracy"},
+    uses=(*_STUDIES, "figures/data/printed_hybrids.csv"),
+    **_HYBRIDS,
+)
+_add(
+    "B2",
+    "Regularisation until it hurts",
+    "beyond the paper",
+    "regularisation",
+    "As figure 10b, with λ raised until accuracy falls again, and below it the ESS per key-value "
+    "pair at the same λ: look whether the λ that is best for accuracy is the one that keeps the "
+    "most state.",
+    studies=("regularisation",),
+    tables=("regularisation_runs",),
+    ess_kinds=_TOLERANCE,
+    uses=_STUDIES,
 )
 
 
