@@ -207,7 +207,7 @@ def _summaries(
     joined = mine.merge(runs[["run", "accuracy"]], on="run", validate="one_to_one")
     parts, said = [], []
     for name, aside in zip(SUMMARIES, (-0.18, 0.18), strict=True):
-        place = joined["featurizer"].map(hybrids.index) + aside
+        place = joined["featurizer"].map(hybrids.index).astype(float) + aside
         numbered = joined.assign(place=place, series=name)
         parts.append(over_seeds(numbered, name, "place", "series"))
         said.append(f"{name}: {relation_text(relation(joined, name, 'accuracy'))}")

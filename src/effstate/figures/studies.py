@@ -100,7 +100,8 @@ def ess_and_accuracy(
     ):
         points = over_seeds(rows, value, x).assign(series=name)
         how: dict[str, Any] = {"by": "series", "looks": looks, "band": True}
-        panels.lines(page, axes, panel, points, x_label=AXIS_LABELS[x], y_label=text, **how)
+        below = AXIS_LABELS[x] if axes is ax else ""  # the twin's x axis is not drawn
+        panels.lines(page, axes, panel, points, x_label=below, y_label=text, **how)
     ax.set_ylim(bottom=0)
     panels.accuracy_axis(right)
     return True
