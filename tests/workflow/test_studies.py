@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import time
 from pathlib import Path
 
 import pandas as pd
@@ -15,7 +11,7 @@ from effstate.jobs import make_cohort
 from effstate.pipeline import Pipeline
 
 from ..conftest import EVERY_STUDY, make_project
-from .test_workflow import SNAKEMAKE, environment, outputs, snakemake
+from .test_workflow import outputs, snakemake, terminated
 
 STUDIES = ("init", "regularisation", "distillation", "hybrids")
 FIGURES = ("fig6", "fig8", "fig27", "fig28", "fig31", "fig32", "fig33", "fig34", "figB2")
@@ -26,20 +22,7 @@ SCALE = {k: v for k, v in EVERY_STUDY.items() if k in ("name", "description", *S
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project whose workflow was terminated while it trained, and then run to its end."""
     folder = make_project(tmp_path_factory.mktemp("studies"), SCALE, cohort_size=12)
-    process = subprocess.Popen(
-        [*SNAKEMAKE, *FIGURES, "--cores", "2"],
-        cwd=folder,
-        env=environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    deadline = time.monotonic() + 300
-    while len(list(folder.glob("results/runs/train/*/provenance.json"))) < 3:
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGTERM)
-    process.wait(120)
+    terminated(folder, "results/runs/train/*/provenance.json", *FIGURES, files=3)
     assert not list(folder.glob("results/figures/tiny/*"))
     done = snakemake(folder, *FIGURES)
     assert done.returncode == 0, done.stderr

@@ -43,6 +43,24 @@ def snakemake(project: Path, *arguments: str, **changes: str) -> subprocess.Comp
     )
 
 
+def terminated(project: Path, pattern: str, *targets: str, files: int = 1) -> None:
+    """Run the workflow, and terminate it once there are so many ``files`` of the pattern."""
+    process = subprocess.Popen(
+        [*SNAKEMAKE, *targets, "--cores", "2"],
+        cwd=project,
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 300
+    while len(list(project.glob(pattern))) < files:
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGTERM)
+    process.wait(120)
+
+
 def jobs(done: subprocess.CompletedProcess[str]) -> dict[str, int]:
     """The job table that Snakemake prints, by rule."""
     text = done.stdout + done.stderr
@@ -181,20 +199,7 @@ def test_a_terminated_workflow_goes_on_to_the_same_bytes(project: Path, tmp_path
     whole = make_project(tmp_path / "whole", slow)
     assert snakemake(whole, target).returncode == 0
     parts = make_project(tmp_path / "parts", slow)
-    process = subprocess.Popen(
-        [*SNAKEMAKE, target, "--cores", "2"],
-        cwd=parts,
-        env=environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    deadline = time.monotonic() + 120
-    while not list(parts.glob("results/runs/train/*/resume.safetensors")):
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGTERM)
-    process.wait(120)
+    terminated(parts, "results/runs/train/*/resume.safetensors", target)
     (log,) = parts.glob("results/runs/train/*/log.jsonl")
     assert '"event": "done"' not in log.read_text()
     again = snakemake(parts, target)

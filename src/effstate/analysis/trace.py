@@ -11,9 +11,9 @@ from torch import Tensor
 from effstate.analysis.proxies import effective_window, unmasked_rank
 from effstate.artifacts import Artifact, derive_seed, read_json, write_tensors
 from effstate.config import RunConfig, TraceConfig
-from effstate.ess import EssError, Profile, measure
+from effstate.ess import EssError, Profile
 from effstate.models import SequenceModel
-from effstate.operators import Features
+from effstate.operators import Features, profile_of
 from effstate.training.data import load_data
 from effstate.training.trainer import RESULT, Execution, load_model
 
@@ -30,12 +30,6 @@ def kind_name(tolerance: float) -> str:
 def kinds_of(trace: TraceConfig) -> list[str]:
     """The ESS kinds of a trace, in the order in which they are stored."""
     return ["entropy", *(kind_name(tolerance) for tolerance in trace.tolerances)]
-
-
-def profile_of(features: Features, tolerances: tuple[float, ...]) -> Profile:
-    """ESS of a mixer's operators by the fastest exact path: from its recurrence where it has one."""
-    operator = features.recurrence() if hasattr(features, "recurrence") else features.operator()
-    return measure(operator, tolerances)
 
 
 @torch.no_grad()

@@ -4,6 +4,7 @@ from effstate.operators.features import (
     DecayFeatures,
     Features,
     SoftmaxFeatures,
+    profile_of,
     recurrence_from_qk,
     softmax_operator,
 )
@@ -19,6 +20,7 @@ __all__ = [
     "linear_attention",
     "linear_attention_naive",
     "operator_naive",
+    "profile_of",
     "recurrence_from_qk",
     "selective_scan",
     "selective_scan_naive",

@@ -19,7 +19,7 @@ from effstate.operators.linear_attention import linear_attention
 from effstate.operators.reference import operator_naive
 
 if TYPE_CHECKING:
-    from effstate.ess import Recurrence
+    from effstate.ess import Profile, Recurrence
 
 
 class Features(ABC):
@@ -94,6 +94,14 @@ class SoftmaxFeatures(Features):
     def apply(self, values: Tensor) -> Tensor:
         """T values, by PyTorch's attention kernel."""
         return F.scaled_dot_product_attention(self.C, self.B, values, is_causal=True, scale=self.scale)
+
+
+def profile_of(features: Features, tolerances: tuple[float, ...]) -> Profile:
+    """ESS (batch, heads, L - 1) by the fastest exact path: from the recurrence where there is one."""
+    from effstate.ess import measure
+
+    operator = features.recurrence() if hasattr(features, "recurrence") else features.operator()
+    return measure(operator, tolerances)
 
 
 def _default_scale(q: Tensor, scale: float | None) -> float:

@@ -6,7 +6,6 @@ sees, and is matched first in its operator, then in its output; the rest of the 
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import math
 import time
@@ -16,17 +15,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from effstate.analysis.trace import profile_of
 from effstate.artifacts import Artifact, derive_seed, read_json, write_json, write_tensors
 from effstate.config import MatchingConfig, RunConfig
 from effstate.ess import Profile
 from effstate.models import Mixer, SequenceModel
 from effstate.models.sequence import options_of
-from effstate.operators import Features
+from effstate.operators import Features, profile_of
 from effstate.registry import MIXERS
 from effstate.requests import StudentConfig
 from effstate.training.data import RowOrder, Split, load_data
-from effstate.training.interruption import StopFlag, stop_flag
+from effstate.training.interruption import StopFlag
 from effstate.training.trainer import (
     RESULT,
     RESUME,
@@ -37,6 +35,7 @@ from effstate.training.trainer import (
     load_resume,
     log_line,
     save_resume,
+    watched,
 )
 
 STUDENT = "student.safetensors"
@@ -100,11 +99,8 @@ def distil(
     the accuracies of teacher and teacher with student on the test rows; ``teacher`` and ``student``
     ESS (kinds, samples, heads, L - 1) as tensors, the entropy-ESS first.
     """
-    if execution.threads != torch.get_num_threads():
-        torch.set_num_threads(execution.threads)
-    flagged = stop_flag() if flag is None else contextlib.nullcontext(flag)
-    with flagged as watched, torch.random.fork_rng():
-        _distil(artifact, teacher, data, execution, on_step, watched)
+    with watched(execution, flag) as stop:
+        _distil(artifact, teacher, data, execution, on_step, stop)
 
 
 def _distil(

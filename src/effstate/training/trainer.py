@@ -7,7 +7,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -188,6 +188,16 @@ def log_line(artifact: Artifact, **values: Any) -> None:
         handle.write(json.dumps(values, allow_nan=True) + "\n")
 
 
+@contextlib.contextmanager
+def watched(execution: Execution, flag: StopFlag | None) -> Iterator[StopFlag]:
+    """Threads as configured, signals caught in ``flag`` (or a new one), global random state put back."""
+    if execution.threads != torch.get_num_threads():
+        torch.set_num_threads(execution.threads)
+    flagged = stop_flag() if flag is None else contextlib.nullcontext(flag)
+    with flagged as stop, torch.random.fork_rng():
+        yield stop
+
+
 def train(
     artifact: Artifact,
     data: Artifact,
@@ -204,11 +214,8 @@ def train(
     """
     run = artifact.request.config
     assert isinstance(run, RunConfig)
-    if execution.threads != torch.get_num_threads():
-        torch.set_num_threads(execution.threads)
-    flagged = stop_flag() if flag is None else contextlib.nullcontext(flag)
-    with flagged as watched, torch.random.fork_rng():
-        _train(artifact, data, run, execution, on_step, watched)
+    with watched(execution, flag) as stop:
+        _train(artifact, data, run, execution, on_step, stop)
 
 
 def _train(
