@@ -13,7 +13,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from tqdm import tqdm
 
-from effstate.artifacts import Artifact, ArtifactError, RunStore, read_json, write_table
+from effstate.artifacts import Artifact, ArtifactError, RunStore, read_json, write_table, write_text
 from effstate.cohorts import Cohort, CohortError, Interrupted, run_cohort
 from effstate.config import ConfigError
 from effstate.pipeline import Pipeline
@@ -258,16 +258,41 @@ def draw_figure(pipeline: Pipeline, figure: str, tables: Iterable[Path], prefix:
     render(figure, figure_context(pipeline, tables), prefix)
 
 
-def closing_words(pipeline: Pipeline) -> str:
-    """Where the figures lie, and the correlations that figure 5 draws, as far as they exist."""
-    import pandas as pd
+def judge_claims(pipeline: Pipeline, tables: Iterable[Path], outputs: Mapping[str, Path]) -> None:
+    """Judge the paper's claims: tables ``claims`` and ``parts``, and the Markdown page ``report``."""
+    from effstate.analysis.claims import claims_markdown, judge
 
-    folder = pipeline.results / "figures" / pipeline.scale.name
+    found = judge(load_tables(tables), pipeline.scale)
+    write_table(outputs["claims"], found.claims)
+    write_table(outputs["parts"], found.parts)
+    write_text(outputs["report"], claims_markdown(*found))
+
+
+def make_gallery(pipeline: Pipeline, claims: Path, output: Path) -> None:
+    """Write the page with every figure and the judged claims."""
+    from effstate.gallery import gallery_page
+
+    (table,) = load_tables([claims]).values()
+    scale = pipeline.scale
+    folder = f"../figures/{scale.name}"
+    write_text(output, gallery_page(scale.name, scale.description, folder, table))
+
+
+def closing_words(pipeline: Pipeline) -> str:
+    """Where the figures lie, and the judged claims, as far as they exist."""
+    scale = pipeline.scale.name
+    folder = pipeline.results / "figures" / scale
     drawn = sorted(folder.glob("fig*.png"))
     if not drawn:
         return ""
     words = [f"{len(drawn)} figures in {folder}/ (PNG, PDF, and the numbers behind each as CSV)"]
-    numbers = folder / "fig5.csv"
-    if numbers.exists():
-        words += ["", "Correlations of figure 5:", pd.read_csv(numbers).to_string(index=False)]
+    gallery = pipeline.results / "gallery" / f"{scale}.html"
+    claims = pipeline.results / "claims" / scale / "claims.parquet"
+    if claims.exists():
+        from effstate.analysis.claims import claims_text
+
+        (table,) = load_tables([claims]).values()
+        words = ["", claims_text(table), "", *words]
+    if gallery.exists():
+        words.append(f"All of them on one page: {gallery}")
     return "\n".join(words)
