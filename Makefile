@@ -11,7 +11,7 @@ export MPLBACKEND := Agg
 .PHONY: figures test environment lint clean
 
 figures: environment
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/snakemake figures --cores $(CORES) --config scale=$(SCALE)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/snakemake figures claims gallery --cores $(CORES) --config scale=$(SCALE)
 
 test: environment lint
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest
