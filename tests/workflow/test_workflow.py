@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 import yaml
 
+from effstate.analysis.claims import CLAIMS
 from effstate.artifacts import read_json
 from effstate.figures.registry import FIGURES
 from effstate.pipeline import Pipeline
@@ -131,6 +132,21 @@ def test_editing_a_figure_redraws_it_and_trains_nothing(project: Path) -> None:
     assert set(jobs(done)) == {"fig7", "figures"}
     listed = snakemake(project, "fig7", "-n", "-F", "--until", "fig7").stdout
     assert module in listed
+
+
+def test_claims_and_gallery_end_a_run_and_a_changed_claim_redoes_nothing_else(project: Path) -> None:
+    done = snakemake(project, "claims", "gallery")
+    assert done.returncode == 0, done.stderr
+    assert f"{len(CLAIMS)} claims: " in done.stdout and "results/gallery/tiny.html" in done.stdout
+    judged = pd.read_parquet(project / "results/claims/tiny/claims.parquet")
+    assert list(judged["claim"]) == list(CLAIMS)
+    # One run a cell: nothing has an interval, and the other studies were not run.
+    assert set(judged.loc[judged["study"] != "mqar", "outcome"]) == {"not run"}
+    page = (project / "results/gallery/tiny.html").read_text()
+    for picture in re.findall(r'img src="([^"]+)"', page):
+        assert (project / "results/gallery" / picture).exists(), picture
+    again = snakemake(project, "gallery", "-n", "--forcerun", "claims")
+    assert set(jobs(again)) == {"claims", "gallery"}
 
 
 def test_one_more_value_trains_exactly_the_new_runs(project: Path, tmp_path: Path) -> None:

@@ -93,9 +93,19 @@ def _per_size(
     teachers = table.drop_duplicates(["run", "epoch"])
     page.note(
         f"A point is one layer of one teacher checkpoint: {table['run'].nunique()} teachers, "
-        f"{len(teachers)} checkpoints."
+        f"{len(teachers)} checkpoints. {_teachers_accuracy(teachers)}"
     )
     return page
+
+
+def _teachers_accuracy(teachers: pd.DataFrame) -> str:
+    """Whether the teachers learnt anything: their best accuracies beside chance, per task cell."""
+    best = teachers.groupby(["seq_len", "kv"])[["teacher_accuracy", "chance"]].max()
+    cells = [
+        f"{short(row.teacher_accuracy)} at length {length:g}, kv {kv:g} (chance {short(row.chance)})"
+        for (length, kv), row in best.iterrows()
+    ]
+    return f"Best accuracy of a teacher: {', '.join(cells)}."
 
 
 def _loss(spec: FigureSpec, context: FigureContext) -> Page:

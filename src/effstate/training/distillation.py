@@ -201,7 +201,9 @@ def compare(
     """Losses of a student, and the ESS of both layers on the same input, in float64 on the CPU.
 
     Returns ``operator_loss`` and ``activation_loss`` without dropout, and ``teacher`` and
-    ``student``: (kinds, samples, heads, L - 1), entropy-ESS and tolerance-ESS.
+    ``student``: (kinds, samples, heads, L - 1), entropy-ESS and tolerance-ESS. A
+    norm per head after T leaves T's scale free while outputs are matched, so that the operator loss
+    may end above where it was.
     """
     model, student = (copy.deepcopy(m).cpu().double().eval() for m in (model, student))
     u = layer_input(model, rows.inputs.cpu().long(), layer)
