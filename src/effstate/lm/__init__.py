@@ -1,0 +1,1 @@
+"""What only the language-model study needs (METHOD section 5): corpora of text, and bigram recall."""

