@@ -3,4 +3,22 @@
 The metric alone is in :mod:`effstate.ess`, which imports nothing else of this package.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from effstate.measuring import measure_model as measure_model
+    from effstate.recording import record as record
+
 __version__ = "0.1.0"
+
+_LAZY = {"measure_model": "effstate.measuring", "record": "effstate.recording"}
+
+
+def __getattr__(name: str) -> Any:
+    """``record`` and ``measure_model`` on first use: importing the package does not import torch."""
+    if name not in _LAZY:
+        raise AttributeError(f"module 'effstate' has no attribute '{name}'")
+    return getattr(importlib.import_module(_LAZY[name]), name)

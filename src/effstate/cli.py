@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 import yaml
 
+from effstate.cli_measure import measure
 from effstate.config import ConfigError, TaskConfig, default_yaml, parse
 from effstate.jobs import job
 from effstate.pipeline import Pipeline
@@ -16,6 +17,7 @@ from effstate.registry import TASK_CONFIGS, UnknownNameError
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__
 )
+app.command()(measure)
 
 ConfigOption = Annotated[Path, typer.Option("--config", help="the project's configuration")]
 ScaleOption = Annotated[str | None, typer.Option(help="a scale instead of the configured one")]
