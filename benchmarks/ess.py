@@ -50,14 +50,14 @@ def attention(length: int, operators: int = 1, width: int = 16, seed: int = 0) -
     return scores.masked_fill(future, float("-inf")).softmax(-1)
 
 
-def seconds(work: Callable[[], object], repeats: int) -> float:
-    """Median wall time of ``repeats`` calls."""
+def seconds(work: Callable[[], object], repeats: int) -> list[float]:
+    """Wall time of each of ``repeats`` calls."""
     times = []
     for _ in range(repeats):
         started = time.perf_counter()
         work()
         times.append(time.perf_counter() - started)
-    return statistics.median(times)
+    return times
 
 
 def chosen_indices(length: int) -> list[int]:
@@ -126,7 +126,7 @@ def cases() -> Iterator[Case]:
 
 
 def rows(repeats: int = REPEATS, only: str = "") -> list[Row]:
-    """One row a case: name, size, ours_s, theirs_s, ratio (of medians), error."""
+    """One row a case: name, size, ours_s, theirs_s, ratio (of medians, and its extremes), error."""
     return list(measured(repeats, only))
 
 
@@ -140,13 +140,16 @@ def measured(repeats: int, only: str) -> Iterator[Row]:
         scale = (length - 1) / len(indices)
         error = difference(ours(), definition(operator, indices), indices)
         ours_s = seconds(ours, repeats)
-        theirs_s = scale * seconds(lambda o=operator, i=indices: definition(o, i), repeats)
+        theirs_s = seconds(lambda o=operator, i=indices: definition(o, i), repeats)
+        theirs_s = [scale * one for one in theirs_s]
         yield {
             "name": name + ("" if scale == 1 else " (reference sampled)"),
             "size": size,
-            "ours_s": ours_s,
-            "theirs_s": theirs_s,
-            "ratio": theirs_s / ours_s,
+            "ours_s": statistics.median(ours_s),
+            "theirs_s": statistics.median(theirs_s),
+            "ratio": statistics.median(theirs_s) / statistics.median(ours_s),
+            "ratio_min": min(theirs_s) / max(ours_s),
+            "ratio_max": max(theirs_s) / min(ours_s),
             "error": error,
         }
 
@@ -170,7 +173,7 @@ def growth(repeats: int = REPEATS) -> Iterator[tuple[str, float]]:
         ("attention: tolerance-ESS", (512, 1024, 2048), time_attention),
     )
     for name, lengths, make in sides:
-        times = [seconds(make(length), repeats) for length in lengths]
+        times = [statistics.median(seconds(make(length), repeats)) for length in lengths]
         exponent = math.log(times[-1] / times[0]) / math.log(lengths[-1] / lengths[0])
         yield f"{name}, L = {lengths[0]} to {lengths[-1]}", exponent
 
