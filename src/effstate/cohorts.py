@@ -57,7 +57,14 @@ def shape_of(request: Request) -> str:
         task = request.config.task  # type: ignore[attr-defined]
         return f"{task.name}-l{task.seq_len}"
     run = run_of(request)
-    return f"{run.model.slug}-l{run.task.seq_len}"
+    model = run.model
+    # Orders of the same mixers cost much the same; a job for each would start Python for each.
+    name = (
+        model.slug
+        if model.pattern is None
+        else f"hybrid{model.num_layers}-w{model.width}-h{model.heads}"
+    )
+    return f"{name}-l{run.task.seq_len}"
 
 
 def _split(requests: Sequence[Request], size: int, bit: int = 0) -> list[list[Request]]:
