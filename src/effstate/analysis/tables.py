@@ -39,6 +39,16 @@ def done(table: pd.DataFrame) -> pd.DataFrame:
     return table[table["state"] == "done"]
 
 
+def last_epoch(table: pd.DataFrame) -> pd.DataFrame:
+    """Rows of each run's last epoch."""
+    return table[table["epoch"] == table.groupby("run")["epoch"].transform("max")]
+
+
+def penalised(runs: pd.DataFrame, layers: str) -> pd.DataFrame:
+    """Runs with the penalty on ``layers`` (as ``regularised_layers`` has it), and those without one."""
+    return runs[(runs["regularised_layers"] == layers) | (runs["regularisation"] == 0)]
+
+
 def state_counts(table: pd.DataFrame, planned: int | None = None) -> dict[str, int]:
     """Number of runs by state, and ``missing``: planned runs that the table does not have.
 

@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from effstate.analysis.names import AXIS_LABELS, DIFFICULTY, RECURRENT, column, quantity_label
-from effstate.analysis.tables import add_ratios, done
+from effstate.analysis.tables import add_ratios, done, penalised
 from effstate.figures import panels, style
 from effstate.figures.panels import NO_RUNS, Page, Row
 from effstate.figures.registry import FigureSpec
@@ -29,8 +29,8 @@ def penalty_curve(runs: pd.DataFrame, layers: str, value: str) -> pd.DataFrame:
 
     Runs without a penalty (λ = 0) are the start of every curve, whatever layers they name.
     """
-    here = (runs["regularised_layers"] == layers) | (runs["regularisation"] == 0)
-    return over_seeds(runs[here & runs["featurizer"].isin(PENALISED)], value, "regularisation")
+    mine = runs[runs["featurizer"].isin(PENALISED)]
+    return over_seeds(penalised(mine, layers), value, "regularisation")
 
 
 def penalty_row(

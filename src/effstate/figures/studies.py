@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from effstate.analysis.buckets import marginals
 from effstate.analysis.correlation import pearson, spearman
 from effstate.analysis.names import AXIS_LABELS, in_part
-from effstate.analysis.tables import done
+from effstate.analysis.tables import done, last_epoch
 from effstate.figures import panels
 from effstate.figures.panels import Page
 
@@ -42,8 +42,7 @@ def finished(
 def final_layers(runs: pd.DataFrame, layers: pd.DataFrame) -> pd.DataFrame:
     """Layers of the finished runs at their last epoch, with the runs' design columns."""
     design = done(runs)[[c for c in runs.columns if c not in layers.columns or c == "run"]]
-    last = layers.groupby("run")["epoch"].transform("max") == layers["epoch"]
-    return layers[last].merge(design, on="run", how="inner", validate="many_to_one")
+    return last_epoch(layers).merge(design, on="run", how="inner", validate="many_to_one")
 
 
 def over_seeds(rows: pd.DataFrame, value: str, x: str, by: str = "featurizer") -> pd.DataFrame:

@@ -208,9 +208,8 @@ def compare(
     model, student = (copy.deepcopy(m).cpu().double().eval() for m in (model, student))
     u = layer_input(model, rows.inputs.cpu().long(), layer)
     original, length = model.blocks[layer].mixer, u.shape[1]
-    (wanted, target), (found, output) = (
-        (mixed[1], mixed[0]) for mixed in (original.mix(u), student.mix(u))
-    )
+    target, wanted = original.mix(u)
+    output, found = student.mix(u)
     operators = operator_of(found, length), operator_of(wanted, length)
     losses = {
         "operator_loss": float(relative_distance(*operators)),

@@ -20,7 +20,7 @@ from effstate.analysis.claims.statistics import (
 from effstate.analysis.claims.sweep import COUNTED
 from effstate.analysis.correlation import spearman
 from effstate.analysis.names import DIFFICULTY, RECURRENT
-from effstate.analysis.tables import require
+from effstate.analysis.tables import last_epoch, penalised, require
 
 PENALISED = ("gla", "wla")
 SECOND, FIRST, BOTH = "1", "0", "0,1"
@@ -32,8 +32,7 @@ Statistic = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 def _curve(runs: pd.DataFrame, featurizer: str, layers: str) -> Curve:
     """λ to the accuracies of its seeds, for one choice of penalised layers; λ = 0 is in every one."""
-    here = (runs["regularised_layers"] == layers) | (runs["regularisation"] == 0)
-    mine = runs[here & (runs["featurizer"] == featurizer)]
+    mine = penalised(runs[runs["featurizer"] == featurizer], layers)
     groups = mine.groupby("regularisation")["accuracy"]
     return {strength: rows.to_numpy(float) for strength, rows in groups}
 
@@ -119,8 +118,7 @@ def decay_shrinks_with_length(evidence: Evidence) -> Iterator[Part]:
     runs = evidence.finished("runs", COUNTED)
     layers = evidence.finished("layers", "epoch")
     require(layers, "decay_product_norm")  # NaN where a mixer has no decay
-    last = layers[layers["epoch"] == layers.groupby("run")["epoch"].transform("max")]
-    norms = last.groupby("run")["decay_product_norm"].mean()
+    norms = last_epoch(layers).groupby("run")["decay_product_norm"].mean()
     runs = runs[runs["featurizer"].isin(RECURRENT)]
     rows = runs.assign(ratio=runs[COUNTED] / runs[difficulty], norm=runs["run"].map(norms).astype(float))
     lengths = np.sort(rows["seq_len"].unique())

@@ -8,6 +8,7 @@ import numpy as np
 
 from effstate.analysis.claims.base import Evidence, Part, claim, settle
 from effstate.analysis.claims.statistics import NOTHING, bootstrap, by_cluster, mean, ranks
+from effstate.analysis.tables import last_epoch
 
 TEACHER, STUDENT = "teacher_ess_entropy", "ess_entropy"
 MIDDLE = "teacher_ess_mid_entropy"
@@ -40,7 +41,7 @@ def teacher_ess_predicts_distillation_loss(evidence: Evidence) -> Iterator[Part]
 def low_ess_layer_distills_better(evidence: Evidence) -> Iterator[Part]:
     """Per student TSS: accuracy lost with the higher-ESS layer minus that with the lower-ESS one."""
     students = evidence.finished("students", TEACHER, "accuracy", "teacher_accuracy")
-    last = students[students["epoch"] == students.groupby("run")["epoch"].transform("max")]
+    last = last_epoch(students)
     last = last.assign(lost=last["teacher_accuracy"] - last["accuracy"]).sort_values(TEACHER)
     for tss, rows in last.groupby("tss"):
         by_teacher = rows.groupby("run")["lost"]
