@@ -20,7 +20,13 @@ from effstate.config import (
     read_yaml,
 )
 from effstate.registry import load_plugins, nearest
-from effstate.requests import data_request, student_requests, trace_request, train_request
+from effstate.requests import (
+    check_students,
+    data_request,
+    student_requests,
+    trace_request,
+    train_request,
+)
 from effstate.sweep import ExpandedSweep, expand
 
 STAGES = ("data", "train", "trace")
@@ -59,10 +65,18 @@ class Pipeline:
             raise ConfigError(f"config/config.yaml: {error}") from None
         scale = load_scale(project.scale, base / "config" / "scales", project.overrides)
         pipeline = cls(project, scale, base)
-        for study in pipeline.sweeps:  # every sweep is checked before anything runs
-            if "distill" in pipeline.stages(study):
-                pipeline.requests(study, "distill")
+        pipeline._check()
         return pipeline
+
+    def _check(self) -> None:
+        """Every sweep is expanded, and every student checked, before anything runs."""
+        for study, sweep in self.sweeps.items():
+            if study == "distillation" and self.scale.distillation is not None:
+                try:
+                    for run in sweep.runs:
+                        check_students(run, self.scale.distillation)
+                except ConfigError as error:
+                    raise ConfigError(f"{self._source}: distillation: {error}") from None
 
     @classmethod
     def from_file(cls, path: Path, changes: Mapping[str, Any] | None = None) -> Pipeline:
@@ -114,11 +128,8 @@ class Pipeline:
             found = (train_request(run) for run in sweep.runs)
         elif stage == "distill":
             assert self.scale.distillation is not None
-            try:
-                distillation = self.scale.distillation
-                found = [r for run in sweep.runs for r in student_requests(run, distillation)]
-            except ConfigError as error:
-                raise ConfigError(f"{self._source}: distillation: {error}") from None
+            distillation = self.scale.distillation
+            found = (r for run in sweep.runs for r in student_requests(run, distillation))
         else:
             found = (trace_request(run, sweep.trace) for run in sweep.runs)
         return list(dict.fromkeys(found))

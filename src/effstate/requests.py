@@ -51,11 +51,8 @@ def trace_request(run: RunConfig, trace: TraceConfig) -> Request:
     return Request("trace", run.slug, trace, (train_request(run),))
 
 
-def student_requests(teacher: RunConfig, distillation: DistillationConfig) -> Iterator[Request]:
-    """Students of every evaluated checkpoint, layer and size of one teacher (section 5.2).
-
-    Raises ConfigError if a student would be larger than its teacher, or has no size to change.
-    """
+def check_students(teacher: RunConfig, distillation: DistillationConfig) -> None:
+    """Raise ConfigError if a student would be larger than its teacher, or has no size to change."""
     for name in teacher.model.mixers:
         if name in ("sa", "s6"):
             raise ConfigError(
@@ -71,6 +68,14 @@ def student_requests(teacher: RunConfig, distillation: DistillationConfig) -> It
                 if size > largest
                 else f"student_k_expansions: {size} is not a size; take 1 .. {largest}"
             )
+
+
+def student_requests(teacher: RunConfig, distillation: DistillationConfig) -> Iterator[Request]:
+    """Students of every evaluated checkpoint, layer and size of one teacher (section 5.2).
+
+    Raises ConfigError as :func:`check_students` does.
+    """
+    check_students(teacher, distillation)
     source = train_request(teacher)
     for epoch in teacher.training.evaluated_epochs:
         for layer in range(teacher.model.num_layers):
