@@ -8,16 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from effstate.artifacts import Artifact, ArtifactError, RunStore, write_text
-from effstate.cohorts import CohortError, group, run_cohort
-from effstate.config import MQARConfig, RunConfig, TraceConfig
+from effstate.artifacts import Artifact, ArtifactError, Request, RunStore, write_text
+from effstate.cohorts import Cohort, CohortError, group, run_cohort
+from effstate.config import MQARConfig, RunConfig, SweepConfig, TraceConfig
 from effstate.requests import data_request, trace_request, train_request
+from effstate.studies import SweepStudy
 
 from .conftest import ROOT
 
 
 def run(seed: int = 0, kv: int = 4) -> RunConfig:
     return RunConfig(task=MQARConfig(kv=kv, seq_len=16, vocab_size=16), seed=seed)
+
+
+def cohorts_of(requests: list[Request], size: int) -> list[Cohort]:
+    """Cohorts as those of a sweep study."""
+    return group("mqar", requests, size, SweepStudy("mqar", SweepConfig(), "a test").shape)
 
 
 def make(artifact: Artifact) -> None:
@@ -58,20 +64,20 @@ def test_a_digest_depends_on_everything_that_decides_the_result() -> None:
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 def test_cohorts_hold_every_request_once_and_stay_within_their_size(size: int) -> None:
     requests = [train_request(run(seed=s)) for s in range(40)]
-    cohorts = group("mqar", requests, size)
+    cohorts = cohorts_of(requests, size)
     assert sorted(r.digest for c in cohorts for r in c.requests) == sorted(r.digest for r in requests)
     assert max(len(c.requests) for c in cohorts) <= size
 
 
 def test_one_more_run_leaves_most_cohorts_as_they_were() -> None:
-    before = {c.name for c in group("mqar", [train_request(run(seed=s)) for s in range(40)], 3)}
-    after = {c.name for c in group("mqar", [train_request(run(seed=s)) for s in range(41)], 3)}
+    before = {c.name for c in cohorts_of([train_request(run(seed=s)) for s in range(40)], 3)}
+    after = {c.name for c in cohorts_of([train_request(run(seed=s)) for s in range(41)], 3)}
     assert len(before - after) == 1 or before < after
 
 
 def test_a_failed_member_loses_nothing_and_is_tried_again(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
-    (cohort,) = group("mqar", [train_request(run(seed=s)) for s in range(3)], 3)
+    (cohort,) = cohorts_of([train_request(run(seed=s)) for s in range(3)], 3)
     broken = cohort.requests[1].digest
     made: list[str] = []
 
@@ -123,7 +129,7 @@ def test_discard_takes_what_was_made_from_it_too(tmp_path: Path) -> None:
     for request in requests:
         with store.claim(store.artifact(request)) as artifact:
             make(artifact)
-    for cohort in (c for r in requests for c in group("mqar", [r], 1)):
+    for cohort in (c for r in requests for c in cohorts_of([r], 1)):
         run_cohort(cohort, store, make)
     store.discard(requests[1].name)
     assert [store.artifact(r).state for r in requests] == ["done", "missing", "missing", "done"]

@@ -14,14 +14,13 @@ import yaml
 from effstate.config import (
     ConfigError,
     ModelConfig,
-    ScaleConfig,
     TrainingConfig,
     default_yaml,
     jamba,
-    load_scale,
     parse,
 )
 from effstate.pipeline import Pipeline
+from effstate.scales import ScaleConfig, load_scale
 from effstate.sweep import expand
 
 from .conftest import EVERY_STUDY, ROOT, TINY, make_project

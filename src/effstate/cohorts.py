@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from effstate.artifacts import Artifact, Request, RunStore, digest_of, write_json
-from effstate.requests import run_of
 
 logger = logging.getLogger(__name__)
 
@@ -51,22 +50,6 @@ class Cohort:
         return results / "cohorts" / self.stage / self.study / f"{self.name}.json"
 
 
-def shape_of(request: Request) -> str:
-    """Readable key of what costs the same: data by length, training and tracing by model shape."""
-    if request.stage == "data":
-        task = request.config.task  # type: ignore[attr-defined]
-        return f"{task.name}-l{task.seq_len}"
-    run = run_of(request)
-    model = run.model
-    # Orders of the same mixers cost much the same; a job for each would start Python for each.
-    name = (
-        model.slug
-        if model.pattern is None
-        else f"hybrid{model.num_layers}-w{model.width}-h{model.heads}"
-    )
-    return f"{name}-l{run.task.seq_len}"
-
-
 def _split(requests: Sequence[Request], size: int, bit: int = 0) -> list[list[Request]]:
     """Halve by one more bit of the digest until no bucket holds more than ``size``.
 
@@ -80,11 +63,13 @@ def _split(requests: Sequence[Request], size: int, bit: int = 0) -> list[list[Re
     return [bucket for half in halves for bucket in _split(half, size, bit + 1)]
 
 
-def group(study: str, requests: Sequence[Request], size: int) -> list[Cohort]:
-    """Cohorts of at most ``size`` requests of one stage and shape, ordered by name."""
+def group(
+    study: str, requests: Iterable[Request], size: int, shape: Callable[[Request], str]
+) -> list[Cohort]:
+    """Cohorts of at most ``size`` requests of one stage and ``shape``, ordered by name."""
     shapes: dict[str, dict[str, Request]] = {}
     for request in requests:
-        shapes.setdefault(shape_of(request), {})[request.digest] = request
+        shapes.setdefault(shape(request), {})[request.digest] = request
     cohorts = []
     for label, members in sorted(shapes.items()):
         ordered = [members[digest] for digest in sorted(members)]

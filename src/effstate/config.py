@@ -442,28 +442,6 @@ class DistillationConfig(SweepConfig):
     matching: MatchingConfig = MatchingConfig()
 
 
-class ScaleConfig(Strict):
-    """The sweeps of one scale; scales differ in numbers only."""
-
-    name: str
-    description: str
-    cells: dict[str, dict[Literal["width", "heads", "seq_len", "kv"], int]] = Field(
-        {}, description="which cell of the MQAR sweep stands for the paper's in figures 26 and 29"
-    )
-    mqar: SweepConfig | None = None
-    copying: SweepConfig | None = None
-    compression: SweepConfig | None = None
-    init: SweepConfig | None = None
-    regularisation: SweepConfig | None = None
-    distillation: DistillationConfig | None = None
-    hybrids: SweepConfig | None = None
-
-    def studies(self) -> dict[str, SweepConfig]:
-        """The studies that this scale runs, in the order of :data:`STUDIES`."""
-        found = {name: getattr(self, name, None) for name in STUDIES}
-        return {name: sweep for name, sweep in found.items() if sweep is not None}
-
-
 class ProjectConfig(Strict):
     """What a user edits in ``config/config.yaml`` or gives with ``--config``."""
 
@@ -570,26 +548,6 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
 def load_project(data: Mapping[str, Any], source: str = "config/config.yaml") -> ProjectConfig:
     """The project configuration from a mapping (for example Snakemake's ``config``)."""
     return parse(ProjectConfig, data, source)
-
-
-def load_scale(name: str, directory: Path, overrides: Mapping[str, Any] | None = None) -> ScaleConfig:
-    """The scale ``name`` from ``directory``, with the project's overrides laid over it.
-
-    Raises ConfigError for a scale that does not exist, naming the ones that do.
-    """
-    path = directory / f"{name}.yaml"
-    if not path.is_file():
-        known = [p.stem for p in directory.glob("*.yaml")]
-        raise ConfigError(f"the scale '{name}' does not exist in {directory}{nearest(name, known)}")
-    data = read_yaml(path)
-    source = str(path)
-    if overrides:
-        data = merge(data, overrides)
-        source += " with the overrides"
-    scale = parse(ScaleConfig, data, source)
-    if scale.name != name:
-        raise ConfigError(f"{path}: name is '{scale.name}', but the file is called '{name}'")
-    return scale
 
 
 # ---------------------------------------------------------------------------- the default's text

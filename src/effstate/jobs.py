@@ -6,7 +6,8 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,57 @@ def execution_of(pipeline: Pipeline) -> Any:
     return Execution(device=project.device, threads=project.threads, compile=project.compile)
 
 
+@dataclass(frozen=True)
+class Work:
+    """What the making of an artifact gets besides the artifact itself."""
+
+    store: RunStore
+    execution: Any
+    on_step: Callable[[int, int], None]
+    flag: Any
+
+
+def _make_data(work: Work, artifact: Artifact) -> None:
+    from effstate.training.data import make_data
+
+    make_data(artifact, workers=work.execution.threads)
+
+
+def _train(work: Work, artifact: Artifact) -> None:
+    from effstate.training.trainer import train
+
+    (data,) = map(work.store.artifact, artifact.request.inputs)
+    train(artifact, data, work.execution, on_step=work.on_step, flag=work.flag)
+
+
+def _trained_and_data(work: Work, artifact: Artifact) -> tuple[Artifact, Artifact]:
+    """The trained run that an artifact is made from, and the data set of that run."""
+    (trained,) = artifact.request.inputs
+    return work.store.artifact(trained), work.store.artifact(trained.inputs[0])
+
+
+def _distil(work: Work, artifact: Artifact) -> None:
+    from effstate.training.distillation import distil
+
+    inputs = _trained_and_data(work, artifact)
+    distil(artifact, *inputs, work.execution, on_step=work.on_step, flag=work.flag)
+
+
+def _trace(work: Work, artifact: Artifact) -> None:
+    from effstate.analysis.trace import make_trace
+
+    make_trace(artifact, *_trained_and_data(work, artifact), work.execution, on_step=work.on_step)
+
+
+WORK: dict[str, Callable[[Work, Artifact], None]] = {
+    "data": _make_data,
+    "train": _train,
+    "trace": _trace,
+    "distill": _distil,
+}
+"""Stage to what makes one of its artifacts (claimed before, sealed by the function)."""
+
+
 def make_cohort(pipeline: Pipeline, cohort: Cohort) -> dict[str, Any]:
     """Make what is missing of a cohort (of any stage) and write its manifest.
 
@@ -138,34 +190,14 @@ def make_cohort(pipeline: Pipeline, cohort: Cohort) -> dict[str, Any]:
     store, execution = pipeline.store, execution_of(pipeline)
     reporter = Reporter(store, f"{cohort.stage} {cohort.label}", len(cohort.requests))
     with contextlib.closing(reporter), stop_flag() as flag:
+        work = Work(store, execution, reporter.step, flag)
 
-        def work(artifact: Artifact) -> None:
-            inputs = artifact.request.inputs
-            if cohort.stage == "data":
-                from effstate.training.data import make_data
-
-                make_data(artifact, workers=execution.threads)
-            elif cohort.stage == "train":
-                from effstate.training.trainer import train
-
-                data = store.artifact(inputs[0])
-                train(artifact, data, execution, on_step=reporter.step, flag=flag)
-            elif cohort.stage == "distill":
-                from effstate.training.distillation import distil
-
-                teacher = store.artifact(inputs[0])
-                data = store.artifact(teacher.request.inputs[0])
-                distil(artifact, teacher, data, execution, on_step=reporter.step, flag=flag)
-            else:
-                from effstate.analysis.trace import make_trace
-
-                trained = store.artifact(inputs[0])
-                data = store.artifact(trained.request.inputs[0])
-                make_trace(artifact, trained, data, execution, on_step=reporter.step)
+        def make(artifact: Artifact) -> None:
+            WORK[cohort.stage](work, artifact)
             flag.check()
 
         return run_cohort(
-            cohort, store, work, partial=pipeline.project.partial, on_done=reporter.run_done
+            cohort, store, make, partial=pipeline.project.partial, on_done=reporter.run_done
         )
 
 
@@ -205,14 +237,13 @@ def finished_digests(pipeline: Pipeline, study: str, stage: str) -> list[str]:
 def states(pipeline: Pipeline) -> list[dict[str, Any]]:
     """One row a run of every study: name, state and, for failures, the reason."""
     rows = []
-    for study in pipeline.sweeps:
-        stages = {"train", "distill"}.intersection(pipeline.stages(study))
-        for request in [r for s in sorted(stages)[::-1] for r in pipeline.requests(study, s)]:
+    for name, study in pipeline.studies.items():
+        for request in [r for stage in study.run_stages for r in pipeline.requests(name, stage)]:
             artifact = pipeline.store.artifact(request)
             state = artifact.state
             failure = artifact.path("failure.json")
             reason = read_json(failure)["message"] if state == "failed" else ""
-            rows.append({"study": study, "run": request.name, "state": state, "reason": reason})
+            rows.append({"study": name, "run": request.name, "state": state, "reason": reason})
     return rows
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,35 +13,14 @@ from effstate.cohorts import Cohort, group
 from effstate.config import (
     ConfigError,
     ProjectConfig,
-    ScaleConfig,
     load_project,
-    load_scale,
     merge,
     read_yaml,
 )
 from effstate.registry import load_plugins, nearest
-from effstate.requests import (
-    check_students,
-    data_request,
-    student_requests,
-    trace_request,
-    train_request,
-)
-from effstate.sweep import ExpandedSweep, expand
-
-STAGES = ("data", "train", "trace")
-"""Stages of every sweep study; the distillation study has ``distill`` besides."""
-
-TABLES = ("runs", "checkpoints", "layers")
-"""Tables that every sweep study makes, called ``<study>_<table>``."""
-
-STUDENT_TABLES = ("students", "curves")
-"""Tables that the distillation study makes besides."""
-
-
-def tables_of(study: str) -> tuple[str, ...]:
-    """Names of a study's tables, without the study's own."""
-    return TABLES + (STUDENT_TABLES if study == "distillation" else ())
+from effstate.scales import ScaleConfig, load_scale
+from effstate.studies import Study, SweepStudy, make_study, unique
+from effstate.sweep import ExpandedSweep
 
 
 @dataclass(frozen=True)
@@ -65,18 +44,9 @@ class Pipeline:
             raise ConfigError(f"config/config.yaml: {error}") from None
         scale = load_scale(project.scale, base / "config" / "scales", project.overrides)
         pipeline = cls(project, scale, base)
-        pipeline._check()
+        for study in pipeline.studies.values():
+            study.check()
         return pipeline
-
-    def _check(self) -> None:
-        """Every sweep is expanded, and every student checked, before anything runs."""
-        for study, sweep in self.sweeps.items():
-            if study == "distillation" and self.scale.distillation is not None:
-                try:
-                    for run in sweep.runs:
-                        check_students(run, self.scale.distillation)
-                except ConfigError as error:
-                    raise ConfigError(f"{self._source}: distillation: {error}") from None
 
     @classmethod
     def from_file(cls, path: Path, changes: Mapping[str, Any] | None = None) -> Pipeline:
@@ -95,10 +65,16 @@ class Pipeline:
         return RunStore(self.results)
 
     @cached_property
-    def sweeps(self) -> dict[str, ExpandedSweep]:
-        """Every study of the scale, expanded."""
+    def studies(self) -> dict[str, Study]:
+        """Every study of the scale."""
         studies = self.scale.studies()
-        return {name: expand(name, sweep, self._source) for name, sweep in studies.items()}
+        return {name: make_study(name, config, self._source) for name, config in studies.items()}
+
+    @cached_property
+    def sweeps(self) -> dict[str, ExpandedSweep]:
+        """Every study that is a sweep, expanded."""
+        found = self.studies.items()
+        return {name: study.sweep for name, study in found if isinstance(study, SweepStudy)}
 
     @property
     def _source(self) -> str:
@@ -106,52 +82,41 @@ class Pipeline:
         source = f"config/scales/{self.scale.name}.yaml"
         return source + " with the overrides" if self.project.overrides else source
 
+    def study(self, name: str) -> Study:
+        """One study; raises ConfigError if the scale does not run it."""
+        if name not in self.studies:
+            raise ConfigError(
+                f"config/scales/{self.scale.name}.yaml: the study '{name}' is not part of this "
+                f"scale{nearest(name, self.studies)}"
+            )
+        return self.studies[name]
+
     def sweep(self, study: str) -> ExpandedSweep:
         """The expanded sweep of one study; raises ConfigError if the scale does not run it."""
-        if study not in self.sweeps:
-            raise ConfigError(
-                f"config/scales/{self.scale.name}.yaml: the study '{study}' is not part of this "
-                f"scale{nearest(study, self.sweeps)}"
-            )
+        self.study(study)
         return self.sweeps[study]
 
     def stages(self, study: str) -> tuple[str, ...]:
         """The stages of a study, in order."""
-        return (*STAGES, "distill") if study == "distillation" else STAGES
+        return self.study(study).stages
 
     def requests(self, study: str, stage: str) -> list[Request]:
         """The study's requests of one stage, each once, in the order of its runs."""
-        sweep = self.sweep(study)
-        if stage == "data":
-            found: Iterable[Request] = (data_request(run) for run in sweep.runs)
-        elif stage == "train":
-            found = (train_request(run) for run in sweep.runs)
-        elif stage == "distill":
-            assert self.scale.distillation is not None
-            distillation = self.scale.distillation
-            found = (r for run in sweep.runs for r in student_requests(run, distillation))
-        else:
-            found = (trace_request(run, sweep.trace) for run in sweep.runs)
-        return list(dict.fromkeys(found))
+        return unique(self.study(study).requests(stage))
 
     @cached_property
     def _cohorts(self) -> dict[tuple[str, str], dict[str, Cohort]]:
-        return {
-            (study, stage): {
-                cohort.name: cohort
-                for cohort in group(study, self.requests(study, stage), self._cohort_size(stage))
-            }
-            for study in self.sweeps
-            for stage in self.stages(study)
-        }
-
-    def _cohort_size(self, stage: str) -> int:
-        project = self.project
-        return project.student_cohort_size if stage == "distill" else project.cohort_size
+        found: dict[tuple[str, str], dict[str, Cohort]] = {}
+        for name, study in self.studies.items():
+            for stage in study.stages:
+                size = study.members_per_job(stage, self.project)
+                cohorts = group(name, self.requests(name, stage), size, study.shape)
+                found[name, stage] = {cohort.name: cohort for cohort in cohorts}
+        return found
 
     def cohorts(self, study: str, stage: str) -> dict[str, Cohort]:
         """Cohorts of a study and stage, by name."""
-        self.sweep(study)
+        self.study(study)
         return self._cohorts[study, stage]
 
     def cohort(self, study: str, stage: str, name: str) -> Cohort:

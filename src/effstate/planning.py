@@ -174,6 +174,13 @@ def plan_text(pipeline: Pipeline) -> str:
             f"(assuming {GPU_FLOPS_PER_SECOND / 1e12:.0f} TFLOP/s and "
             f"{1000 * GPU_STEP_OVERHEAD:.0f} ms a step); data sets {p.data_bytes / 1e9:,.2f} GB"
         )
+    for name, study in pipeline.studies.items():
+        if name not in pipeline.sweeps:
+            runs = [r for stage in study.run_stages for r in pipeline.requests(name, stage)]
+            missing = sum(not pipeline.store.artifact(r).finished for r in runs)
+            jobs = sum(len(pipeline.cohorts(name, stage)) for stage in study.stages) + 1
+            lines.append(f"{name}: {len(runs):,} runs ({missing:,} not there yet) in {jobs:,} jobs")
+            lines += [f"  {line}" for line in study.plan_lines()]
     return "\n".join(lines)
 
 
@@ -181,7 +188,7 @@ def status_text(pipeline: Pipeline) -> str:
     """Done, running, diverged, failed, interrupted and missing runs; those that need a look by name."""
     lines = [f"scale {pipeline.scale.name}, runs in {pipeline.store.runs}"]
     rows = states(pipeline)
-    for study in pipeline.sweeps:
+    for study in pipeline.studies:
         counts = Counter(row["state"] for row in rows if row["study"] == study)
         order = ("done", "running", "interrupted", "diverged", "failed", "missing")
         lines.append(f"{study}: " + ", ".join(f"{counts[state]} {state}" for state in order))

@@ -8,7 +8,7 @@ from snakemake.exceptions import WorkflowError
 
 from effstate.config import ConfigError
 from effstate.figures.registry import FIGURES
-from effstate.pipeline import Pipeline, tables_of
+from effstate.pipeline import Pipeline
 from effstate.registry import UnknownNameError, nearest
 
 
@@ -23,7 +23,7 @@ def resolved_pipeline():
 PIPELINE = resolved_pipeline()
 RESULTS = PIPELINE.project.results
 SCALE = PIPELINE.scale.name
-STUDIES = list(PIPELINE.sweeps)
+STUDIES = list(PIPELINE.studies)
 
 
 wildcard_constraints:
@@ -62,7 +62,7 @@ def table_paths(study):
     """The tables of a study."""
     return [
         f"{RESULTS}/tables/{SCALE}/{study}_{table}.parquet"
-        for table in tables_of(study)
+        for table in PIPELINE.study(study).tables
     ]
 
 

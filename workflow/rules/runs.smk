@@ -98,6 +98,8 @@ rule collect:
         layers=f"{RESULTS}/tables/{SCALE}/{{study}}_layers.parquet",
     log:
         f"{RESULTS}/logs/collect/{SCALE}-{{study}}.log",
+    wildcard_constraints:
+        study="|".join(PIPELINE.sweeps) or "none",
     params:
         runs=finished_members("trace"),
         grids=lambda wildcards: PIPELINE.sweep(wildcards.study).grids,

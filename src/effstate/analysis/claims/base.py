@@ -14,7 +14,7 @@ import pandas as pd
 from effstate.analysis.claims.statistics import Estimate
 from effstate.analysis.names import in_part
 from effstate.analysis.tables import require
-from effstate.config import ScaleConfig
+from effstate.scales import ScaleConfig
 
 Outcome = Literal["reproduced", "not reproduced", "inconclusive", "not run"]
 OUTCOMES: tuple[Outcome, ...] = ("reproduced", "not reproduced", "inconclusive", "not run")

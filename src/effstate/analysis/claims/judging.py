@@ -12,7 +12,7 @@ import pandas as pd
 
 from effstate.analysis.claims.base import CLAIMS, Claim, Evidence, Outcome, Part
 from effstate.analysis.tables import TableError
-from effstate.config import ScaleConfig
+from effstate.scales import ScaleConfig
 
 
 class Judgements(NamedTuple):
