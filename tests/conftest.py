@@ -116,6 +116,40 @@ EVERY_STUDY: dict[str, Any] = {
         },
         "trace": {"samples": 2},
     },
+    "openweights": {
+        "models": {
+            "tiny-mamba": {
+                "source": {
+                    "kind": "random",
+                    "architecture": "mamba",
+                    "options": {"hidden_size": 8, "state_size": 4, "num_hidden_layers": 2},
+                },
+                "max_channels": 4,
+            },
+            "tiny-llama": {
+                "source": {
+                    "kind": "random",
+                    "architecture": "llama",
+                    "options": {
+                        "hidden_size": 8,
+                        "num_attention_heads": 2,
+                        "num_hidden_layers": 2,
+                        "intermediate_size": 16,
+                    },
+                },
+            },
+            "gated": {"source": {"kind": "folder", "path": "nowhere"}, "skip": True},
+        },
+        "figures": {
+            "fig9": "tiny-mamba",
+            "fig36": "tiny-llama",
+            "fig38": "gated",
+            "fig43": "tiny-llama",
+            "fig46": "tiny-mamba",
+        },
+        "sentences": {"tolerances": [0.1, 1e-3, 1e-5]},
+        "shots": {"measured": 1, "asked": 2},
+    },
 }
 """The scale ``tiny`` with a few runs of every study."""
 

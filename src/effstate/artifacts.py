@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import torch
 
-STAGE_VERSIONS = {"data": 1, "train": 1, "trace": 2, "distill": 1, "collect": 2}
+STAGE_VERSIONS = {"data": 1, "train": 1, "trace": 2, "distill": 1, "weights": 1, "collect": 2}
 """Raise a stage's number when its results change: its artifacts, and what follows, are made anew."""
 
 DEEP_CHECK_BYTES = 64 * 2**20

@@ -14,10 +14,19 @@ from typing import Any
 from filelock import FileLock, Timeout
 from tqdm import tqdm
 
-from effstate.artifacts import Artifact, ArtifactError, RunStore, read_json, write_table, write_text
+from effstate.artifacts import (
+    Artifact,
+    ArtifactError,
+    RunStore,
+    read_json,
+    write_json,
+    write_table,
+    write_text,
+)
 from effstate.cohorts import Cohort, CohortError, Interrupted, run_cohort
 from effstate.config import ConfigError
 from effstate.pipeline import Pipeline
+from effstate.studies import OpenWeightsStudy
 
 logger = logging.getLogger("effstate")
 # Without a log file the sentence on stderr is enough.
@@ -171,11 +180,18 @@ def _trace(work: Work, artifact: Artifact) -> None:
     make_trace(artifact, *_trained_and_data(work, artifact), work.execution, on_step=work.on_step)
 
 
+def _measure_weights(work: Work, artifact: Artifact) -> None:
+    from effstate.openweights.trace import make_weights
+
+    make_weights(artifact, work.execution.device, on_step=work.on_step)
+
+
 WORK: dict[str, Callable[[Work, Artifact], None]] = {
     "data": _make_data,
     "train": _train,
     "trace": _trace,
     "distill": _distil,
+    "weights": _measure_weights,
 }
 """Stage to what makes one of its artifacts (claimed before, sealed by the function)."""
 
@@ -228,6 +244,26 @@ def make_student_tables(pipeline: Pipeline, outputs: Mapping[str, Path]) -> None
         write_table(path, tables[name])
 
 
+def find_open_models(pipeline: Pipeline, output: Path) -> None:
+    """Write where the study's open-weight models lie; ConfigError for those that cannot be had."""
+    from effstate.openweights.models import find_models
+
+    config = pipeline.scale.openweights
+    assert config is not None
+    write_json(output, find_models(config.models))
+
+
+def make_weights_tables(pipeline: Pipeline, outputs: Mapping[str, Path]) -> None:
+    """Collect the traces of open-weight models and write each table to its path."""
+    from effstate.analysis.openweights import collect_weights
+
+    study = pipeline.study("openweights")
+    assert isinstance(study, OpenWeightsStudy)
+    tables = collect_weights(pipeline.store, study.config, study.by_suite)
+    for name, path in outputs.items():
+        write_table(path, tables[name])
+
+
 def finished_digests(pipeline: Pipeline, study: str, stage: str) -> list[str]:
     """Digests of the study's artifacts of a stage that exist: what a partial table is made from."""
     store = pipeline.store
@@ -276,7 +312,7 @@ def figure_context(pipeline: Pipeline, paths: Iterable[Path]) -> Any:
         partial=pipeline.project.partial,
         options={
             "planned_runs": {study: len(sweep.runs) for study, sweep in pipeline.sweeps.items()},
-            "total_over": {study: sweep.total_over for study, sweep in pipeline.sweeps.items()},
+            "total_over": {name: study.total_over for name, study in pipeline.studies.items()},
             "cells": pipeline.scale.cells,
         },
     )

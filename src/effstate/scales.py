@@ -18,6 +18,7 @@ from effstate.config import (
     parse,
     read_yaml,
 )
+from effstate.openweights.config import OpenWeightsConfig
 from effstate.registry import nearest
 
 
@@ -36,6 +37,7 @@ class ScaleConfig(Strict):
     regularisation: SweepConfig | None = None
     distillation: DistillationConfig | None = None
     hybrids: SweepConfig | None = None
+    openweights: OpenWeightsConfig | None = None
 
     def studies(self) -> dict[str, Strict]:
         """The studies that this scale runs, in the order of :data:`~effstate.config.STUDIES`."""

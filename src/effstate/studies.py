@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 
 from effstate.artifacts import Request
 from effstate.config import ConfigError, DistillationConfig, ProjectConfig, Strict, SweepConfig
+from effstate.openweights.config import FIGURE_SUITES, OpenWeightsConfig, WeightsConfig
 from effstate.requests import (
     check_students,
     data_request,
@@ -41,6 +42,11 @@ class Study(ABC, Generic[C]):
 
     def __init__(self, name: str, config: C, source: str) -> None:
         self.name, self.config, self.source = name, config, source
+
+    @property
+    def total_over(self) -> str:
+        """What the study's total ESS sums over: "heads" or "channels" (METHOD section 2)."""
+        return "channels"
 
     @abstractmethod
     def check(self) -> None:
@@ -74,6 +80,10 @@ class SweepStudy(Study[SweepConfig]):
     def sweep(self) -> ExpandedSweep:
         """Every run, expanded; raises ConfigError for a key or value that is wrong."""
         return expand(self.name, self.config, self.source)
+
+    @property
+    def total_over(self) -> str:
+        return self.sweep.total_over
 
     def check(self) -> None:
         """Expands the sweep, which refuses what is wrong in it."""
@@ -127,9 +137,44 @@ class DistillationStudy(SweepStudy):
         return project.student_cohort_size if stage == "distill" else project.cohort_size
 
 
+class OpenWeightsStudy(Study[OpenWeightsConfig]):
+    """Open-weight models along prompts: weights (sections 5.3, E.5, E.6)."""
+
+    stages = ("weights",)
+    run_stages = ("weights",)
+    tables = ("runs", "curves", "dips", "causal", "code", "shots", "accuracies")
+
+    def check(self) -> None:
+        """Nothing beyond the configuration: the rule ``models`` finds out which models can be had."""
+
+    @cached_property
+    def by_suite(self) -> dict[tuple[str, str], Request]:
+        """(model, suite) to its request, without the models that are skipped."""
+        found = {}
+        for name, suite in self.config.asked():
+            model = self.config.models[name]
+            if not model.skip:
+                config = WeightsConfig(model=model, suite=getattr(self.config, suite))
+                found[name, suite] = Request("weights", f"{name}-{suite}", config)
+        return found
+
+    def requests(self, stage: str) -> Sequence[Request]:
+        return list(self.by_suite.values())
+
+    def shape(self, request: Request) -> str:
+        """A model on a suite costs what no other does."""
+        return request.slug
+
+    def plan_lines(self) -> list[str]:
+        skipped = sorted({name for name, _ in self.config.asked()} - {name for name, _ in self.by_suite})
+        lines = [f"{len(self.config.figures)} of {len(FIGURE_SUITES)} figures have a model"]
+        return lines + [f"skipped: {', '.join(skipped)}"] * bool(skipped)
+
+
 KINDS: dict[type[Strict], type[Study]] = {
     SweepConfig: SweepStudy,
     DistillationConfig: DistillationStudy,
+    OpenWeightsConfig: OpenWeightsStudy,
 }
 """Type of a study's configuration to the kind of study."""
 

@@ -333,7 +333,7 @@ def open_dips(effect: int) -> Tables:
     """EOS against mid-sentence of two models; their full stops differ as the next claim says."""
     rows = []
     for model, kind, stop in (("falcon-mamba-7b", "ssm", 0.1), ("mistral-7b", "attention", 0.45)):
-        base = {"model": model, "kind": kind, "billions": 7.0}
+        base = {"model": model, "trained": True, "kind": kind, "billions": 7.0}
         at_stop = {1: stop, 0: 0.35, -1: 0.55 - stop}[effect]
         rows.append((base | {"separator": "eos", "place": "separator"}, 0.5))
         rows.append((base | {"separator": ".", "place": "separator"}, at_stop))
@@ -343,7 +343,11 @@ def open_dips(effect: int) -> Tables:
 
 def code(effect: int) -> Tables:
     places = ({"place": "closing brace"}, 0.5), ({"place": "control"}, 0.5 - 0.2 * effect)
-    rows = [({"program": p} | place, dip) for p in ("root", "fibonacci") for place, dip in places]
+    rows = [
+        ({"program": p, "trained": True} | place, dip)
+        for p in ("root", "fibonacci")
+        for place, dip in places
+    ]
     return {"openweights_code": dips(rows)}
 
 
@@ -356,6 +360,7 @@ def shots(effect: int) -> Tables:
         first = 1 + one[effect][kind] + jitter(question % 3, 0.03)
         for shot, ess in ((0, 1.0), (1, first), (5, first * (1 + later))):
             row = {"model": f"{kind}-3b", "kind": kind, "question": question, "shots": shot}
+            row["trained"] = True
             rows.append(row | {"ess": 100 * ess})
     return {"openweights_shots": pd.DataFrame(rows)}
 

@@ -32,6 +32,8 @@ EXPECTED = {
     "fig34": {"hybrids"},
     "figB2": {"regularisation"},
     "figB4": {"mqar", "copying", "compression"},
+    **{f"fig{number}": {"openweights"} for number in (*range(35, 42), *range(43, 47), "B3")},
+    "fig9": {"openweights", "lm"},
 }
 """Figure to its studies, from the paper; runs of no other study may be trained for it."""
 
@@ -86,7 +88,13 @@ def test_a_figure_waits_for_the_runs_of_its_studies_and_no_others(
         if str(cohort.manifest(Path("results"))) in upstream
         for request in cohort.requests
     }
-    expected = {r.name for study in EXPECTED[figure] for r in pipeline.requests(study, "train")}
+    expected = {
+        request.name
+        for study in EXPECTED[figure] & set(pipeline.sweeps)
+        for request in pipeline.requests(study, "train")
+    }
     assert trained == expected
+    measured = {Path(p).parts[2] for p in upstream if p.startswith("results/cohorts/weights/openw")}
+    assert bool(measured) == ("openweights" in EXPECTED[figure])
     students = {Path(p).parts[2] for p in upstream if p.startswith("results/cohorts/distill/")}
     assert bool(students) == ("distillation" in EXPECTED[figure])

@@ -4,25 +4,25 @@ from effstate.artifacts import STAGE_VERSIONS
 from effstate.jobs import finished_digests
 
 
-def finished_manifests(stage):
+def finished_manifests(stage, study=None):
     """All manifests of a study's stage; none when tables are made from whatever is there."""
 
     def manifests(wildcards):
         if PIPELINE.project.partial:
             return []
-        return PIPELINE.manifests(wildcards.get("study", "distillation"), stage)
+        return PIPELINE.manifests(study or wildcards.study, stage)
 
     return manifests
 
 
-def finished_members(stage):
+def finished_members(stage, study=None):
     """What decides the tables: the members asked for, or under `partial` those that exist."""
 
     def digests(wildcards):
-        study = wildcards.get("study", "distillation")
+        name = study or wildcards.study
         if PIPELINE.project.partial:
-            return finished_digests(PIPELINE, study, stage)
-        return [request.digest for request in PIPELINE.requests(study, stage)]
+            return finished_digests(PIPELINE, name, stage)
+        return [request.digest for request in PIPELINE.requests(name, stage)]
 
     return digests
 
@@ -111,14 +111,14 @@ rule collect:
 
 rule collect_students:
     input:
-        finished_manifests("distill"),
+        finished_manifests("distill", "distillation"),
     output:
         students=f"{RESULTS}/tables/{SCALE}/distillation_students.parquet",
         curves=f"{RESULTS}/tables/{SCALE}/distillation_curves.parquet",
     log:
         f"{RESULTS}/logs/collect/{SCALE}-distillation_students.log",
     params:
-        students=finished_members("distill"),
+        students=finished_members("distill", "distillation"),
         version=STAGE_VERSIONS["collect"],
     script:
         "../scripts/collect_students.py"

@@ -1,4 +1,4 @@
-"""Make one cohort of the data, train, trace or distill stage."""
+"""Make one cohort of the data, train, trace, distill or weights stage."""
 
 from pathlib import Path
 

@@ -129,7 +129,7 @@ class Page:
 
     def finish(self, footer: Sequence[str]) -> Figure:
         """Place everything, with the title on top and the footer's lines at the bottom."""
-        per_line = int(self.width * 22)
+        per_line = int(self.width * 21)
         lines = [line for text in footer for line in textwrap.wrap(text, per_line)]
         title = textwrap.wrap(self.title, int(self.width * 14.5))
         head = 0.10 + 0.15 * len(title) + 0.20 * len(self.legends)

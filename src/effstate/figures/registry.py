@@ -15,7 +15,9 @@ from effstate.registry import UnknownNameError, nearest
 
 PACKAGE = Path(__file__).parents[1]
 
-TABLE_MAKERS = {f"analysis/{name}.py" for name in ("collect", "proxies", "students", "trace")}
+TABLE_MAKERS = {
+    f"analysis/{name}.py" for name in ("collect", "openweights", "proxies", "students", "trace")
+}
 """What makes the tables; those have rules and stage versions of their own."""
 
 
@@ -478,6 +480,96 @@ _add(
     tables=("regularisation_runs",),
     ess_kinds=_TOLERANCE,
     uses=_STUDIES,
+)
+
+_TOLERANCES = {
+    "separators": (1e-1, 1e-3, 1e-5),
+    "causal": (1e-1, 1e-3, 1e-5),
+    "code": (1e-1, 1e-2),
+    "shots": (1e-3,),
+}
+"""Tolerances of the figures of open-weight models, by what they draw."""
+
+
+_SECTIONS = {"9": "5.3", "B3": "beyond the paper"}
+
+
+def _add_open(number: str, title: str, draw: str, caption: str, *tables: str, **options: Any) -> None:
+    tolerances = _TOLERANCES[draw]
+    more = options.pop("studies", ())
+    _add(
+        number,
+        title,
+        _SECTIONS.get(number, "E.5" if draw == "separators" else "E.6"),
+        "openweights",
+        caption,
+        studies=("openweights", *more),
+        tables=tuple(f"openweights_{table}" for table in ("runs", "curves", *tables)),
+        ess_kinds=tuple(f"tol_{tolerance:.0e}".replace("e-0", "e-") for tolerance in tolerances),
+        uses=(),
+        options={"draw": draw, "tolerances": tolerances, **options},
+    )
+
+
+_add_open(
+    "9",
+    "State along sentences, and recall",
+    "separators",
+    "Total ESS of a language model along unrelated sentences that end with EOS or with a full stop "
+    "(a), and log perplexity over the distance of recalled bigrams (b): look whether the state "
+    "falls around a separator, and whether EOS does more than a full stop.",
+    "dips",
+    studies=("lm",),
+)
+_PAPERS = (
+    "Mamba 2.8B",
+    "Pythia 2.8B",
+    "Phi-2",
+    "Phi-3 mini",
+    "Mistral 7B v0.1",
+    "Mistral 7B v0.2",
+    "Llama-3 8B",
+)
+for _number, _model in enumerate(_PAPERS, start=35):
+    _add_open(
+        str(_number),
+        f"State along sentences (the paper's model: {_model})",
+        "separators",
+        "As figure 9a for another model, which the footer names: look whether its state falls "
+        "around a separator, and whether EOS does more than a full stop.",
+        "dips",
+    )
+for _number, _program, _words in (
+    (43, "root", "an inverse square root"),
+    (44, "fibonacci", "Fibonacci"),
+):
+    _add_open(
+        str(_number),
+        f"State along a C++ program: {_words}",
+        "code",
+        "Total ESS along a short program, closing braces marked: look whether the state falls where "
+        "a block ends.",
+        "code",
+        program=_program,
+    )
+for _number, _sort in ((45, "attention"), (46, "a state-space model")):
+    _add_open(
+        str(_number),
+        f"State after examples of the task: {_sort}",
+        "shots",
+        "Total ESS along a multiple-choice question after 0, 1, 3 and 5 answered examples, aligned at "
+        "the question's start: look how much the first example changes, and the later ones.",
+        "shots",
+        "accuracies",
+    )
+_add_open(
+    "B3",
+    "Causal ESS beside ESS at separators",
+    "causal",
+    "How far ESS, and the causal ESS that a causal realisation can tell, fall at EOS and at a full "
+    "stop, for every model: look whether a dip of ESS needs what comes after the separator.",
+    "dips",
+    "causal",
 )
 
 

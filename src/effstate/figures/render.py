@@ -49,7 +49,7 @@ def footer(spec: FigureSpec, context: FigureContext, notes: list[str]) -> list[s
         facts.append("ESS: " + ", ".join(kind_label(kind) for kind in spec.ess_kinds))
     over = context.options.get("total_over", {})
     if spec.studies:
-        sums = sorted({over.get(study, "heads") for study in spec.studies})
+        sums = sorted({over[study] for study in spec.studies if study in over} or {"heads"})
         facts.append(f"'total' sums over {' or '.join(sums)}")
     described = f" ({context.description.rstrip('.')})" if context.description else ""
     facts.append(f"scale: {context.scale}{described}" if spec.studies else "scale: none (toy operators)")

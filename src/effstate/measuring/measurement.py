@@ -15,7 +15,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from effstate.artifacts import write_table, write_text
-from effstate.ess import EssError, measure
+from effstate.ess import EssError, Recurrence, causal_ess, measure, tolerance_ess
 from effstate.ess.errors import check_tolerance
 from effstate.measuring import loading, report
 from effstate.operators import Features
@@ -49,21 +49,17 @@ class Measurement:
     Attributes:
         name: the model, as the user named it.
         tokens: ``index``, ``id``, ``token`` and ``separator`` ("eos", "." or "") of every token.
-        tolerances: of the tolerance-ESS; entropy-ESS is measured always.
+        kinds: (kind, tolerance) in the order of the values: "entropy", whose tolerance is NaN,
+            "tolerance", and "causal", the causal ESS at that tolerance.
         layers: one after the other.
         facts: dtype, device, code paths, channels measured of those that exist.
     """
 
     name: str
     tokens: pd.DataFrame
-    tolerances: tuple[float, ...]
+    kinds: list[tuple[str, float]]
     layers: list[LayerEss]
     facts: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def kinds(self) -> list[tuple[str, float]]:
-        """(kind, tolerance) in the order of the values; the tolerance of entropy-ESS is NaN."""
-        return [("entropy", float("nan")), *(("tolerance", t) for t in self.tolerances)]
 
     def totals(self) -> np.ndarray:
         """Total ESS over channels, (kinds, layers, L-1) (METHOD section 2)."""
@@ -125,6 +121,7 @@ def measure_model(
     device: str = "cpu",
     tokenizer: Any = None,
     max_channels: int | None = None,
+    kinds: Sequence[str] = ("entropy", "tolerance"),
     progress: bool = False,
 ) -> Measurement:
     """Entropy-ESS and tolerance-ESS of every layer, head and index of a causal language model.
@@ -139,6 +136,8 @@ def measure_model(
         layers: only these, from 0; all by default.
         max_channels: measure at most so many channels, evenly spaced, of mixers with an operator per
             channel (Mamba): totals are then estimates.
+        kinds: of "entropy", "tolerance" and "causal" (section C.2.2); attention without entropy-ESS
+            is much cheaper.
         progress: show a bar on a terminal.
 
     Raises:
@@ -147,6 +146,8 @@ def measure_model(
     if max_channels is not None and max_channels < 1:
         raise loading.MeasureError(f"max_channels must be at least 1, not {max_channels}")
     taus = tuple(dict.fromkeys(check_tolerance(t) for t in tolerances))
+    measured = [("entropy", float("nan"))] if "entropy" in kinds else []
+    measured += [(kind, t) for kind in kinds if kind != "entropy" for t in taus]
     if isinstance(model, (str, Path)):
         name = str(model)
         model, tokenizer = loading.load_model(name, revision=revision, dtype=dtype, device=device)
@@ -170,7 +171,7 @@ def measure_model(
         def see(operator: LayerOperator) -> None:
             picked = _picked_channels(operator.features, max_channels)
             try:
-                found.append(_layer_ess(operator, picked, taus, bar))
+                found.append(_layer_ess(operator, picked, measured, bar))
             except EssError as error:
                 raise EssError(f"{name}, layer {operator.layer}: {error}") from None
             if picked is not None:
@@ -188,7 +189,7 @@ def measure_model(
             "operator to read (a fused kernel?)"
         )
     tokens = _token_table(ids[0], tokenizer)
-    return Measurement(name, tokens, taus, found, facts)
+    return Measurement(name, tokens, measured, found, facts)
 
 
 def _token_table(ids: Tensor, tokenizer: Any) -> pd.DataFrame:
@@ -210,16 +211,17 @@ def _picked_channels(features: Features, most: int | None) -> Tensor | None:
 
 
 def _layer_ess(
-    operator: LayerOperator, picked: Tensor | None, tolerances: tuple[float, ...], bar: tqdm
+    operator: LayerOperator,
+    picked: Tensor | None,
+    kinds: list[tuple[str, float]],
+    bar: tqdm,
 ) -> LayerEss:
     """ESS of a layer of batch size 1, channels in groups."""
     parts = list(_parts(operator.features, picked))
     values = []
     for part in parts:
-        recurrent = isinstance(part, MambaFeatures)
-        profile = measure(part.recurrence() if recurrent else part.operator(), tolerances)
-        kinds = [profile.entropy, *(profile.tolerance[t] for t in tolerances)]
-        values.append(torch.stack([kind[0].double() for kind in kinds]).cpu())
+        op = part.recurrence() if isinstance(part, MambaFeatures) else part.operator()
+        values.append(torch.stack([kind[0].double() for kind in _values(op, kinds)]).cpu())
         bar.update(1 / len(parts))
     whole = torch.cat(values, dim=1).numpy()
     _, heads, _, width = operator.values.shape
@@ -229,6 +231,20 @@ def _layer_ess(
         whole = np.stack([whole[:, group].mean(axis=1) for group in groups], axis=1)
         channels = np.array([heads * len(group) / len(picked) for group in groups])
     return LayerEss(operator.layer, operator.mixer, whole, channels, operator.tss.cpu().numpy())
+
+
+def _values(op: Tensor | Recurrence, kinds: list[tuple[str, float]]) -> Iterator[Tensor]:
+    """ESS of every kind, (1, heads, L-1) each."""
+    taus = [tolerance for kind, tolerance in kinds if kind == "tolerance"]
+    if kinds[0][0] == "entropy":
+        profile = measure(op, taus)
+        yield profile.entropy
+        yield from profile.tolerance.values()
+    elif taus:
+        yield from tolerance_ess(op, taus).values()
+    for kind, tolerance in kinds:
+        if kind == "causal":
+            yield causal_ess(op, tolerance)
 
 
 def _parts(features: Features, picked: Tensor | None) -> Iterator[Features]:

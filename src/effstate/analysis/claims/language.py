@@ -7,10 +7,12 @@ They read tidy tables, a row a measurement; ``dip`` is 1 - (lowest total ESS aro
   mid-sentence position), tolerance, dip.
 - ``lm_recall``: featurizer, shard (of the held-out text), recall_log_perplexity,
   log_perplexity (of all tokens at the same positions): means over the shard's tokens, in nats.
-- ``openweights_dips``: model, kind (``attention`` or ``ssm``), billions (of parameters), text,
-  separator, place, tolerance, dip.
-- ``openweights_code``: program, text, place (``closing brace`` or ``control``), tolerance, dip.
-- ``openweights_shots``: model, kind, question, shots, ess (mean total ESS over the question's tokens).
+- ``openweights_dips``: model, trained, kind (``attention`` or ``ssm``), billions (of parameters),
+  text, separator, place, tolerance, dip.
+- ``openweights_code``: program, trained, text, place (``closing brace`` or ``control``), tolerance, dip.
+- ``openweights_shots``: model, trained, kind, question, shots, ess (mean total ESS over the question).
+
+Models that are not ``trained`` stand in for others in figures; no claim is about them.
 """
 
 from __future__ import annotations
@@ -26,6 +28,12 @@ from effstate.analysis.claims.statistics import Estimate, bootstrap, difference,
 
 MEMORY = ("sa", "gla", "wla", "la")
 """From the featurizer that modulates its state most, and recalls best, to the one that does least."""
+
+
+def _trained(evidence: Evidence, name: str, *columns: str) -> pd.DataFrame:
+    """Rows of a table of open-weight models that are about trained ones."""
+    table = evidence.finished(name, "trained", *columns)
+    return table[table["trained"].astype(bool)]
 
 
 def _at_largest_dip(rows: pd.DataFrame, place: str) -> pd.DataFrame:
@@ -99,7 +107,7 @@ def recall_gap_mirrors_modulation(evidence: Evidence) -> Iterator[Part]:
 )
 def eos_dips_in_open_models(evidence: Evidence) -> Iterator[Part]:
     """Per model: mean dip at EOS minus the 95th percentile of its dips mid-sentence."""
-    table = evidence.finished("dips", "model", "separator", "place", "tolerance", "dip")
+    table = _trained(evidence, "dips", "model", "separator", "place", "tolerance", "dip")
     for model, rows in table[table["separator"] == "eos"].groupby("model"):
         yield settle(str(model), _above_control(rows, "separator", str(model)), ">")
 
@@ -117,7 +125,7 @@ def ssm_needs_eos_attention_does_not(evidence: Evidence) -> Iterator[Part]:
     Models of 7 to 9 billion parameters take part, each at the tolerance of its largest dip at EOS.
     """
     columns = "model", "kind", "billions", "separator", "place", "tolerance", "dip"
-    table = evidence.finished("dips", *columns)
+    table = _trained(evidence, "dips", *columns)
     large = (table["billions"] >= 7) & (table["billions"] < 9)
     samples: dict[str, dict[str, list[np.ndarray]]] = {"ssm": {}, "attention": {}}
     table = table[large & (table["place"] == "separator") & table["kind"].isin(samples)]
@@ -143,7 +151,7 @@ def ssm_needs_eos_attention_does_not(evidence: Evidence) -> Iterator[Part]:
 )
 def code_delimiters_dip(evidence: Evidence) -> Iterator[Part]:
     """Per program: mean dip at closing braces minus the 95th percentile of the dips elsewhere."""
-    table = evidence.finished("code", "program", "place", "tolerance", "dip")
+    table = _trained(evidence, "code", "program", "place", "tolerance", "dip")
     for program, rows in table.groupby("program"):
         yield settle(str(program), _above_control(rows, "closing brace", str(program)), ">")
 
@@ -158,7 +166,7 @@ def code_delimiters_dip(evidence: Evidence) -> Iterator[Part]:
 )
 def one_shot_changes_attention_only(evidence: Evidence) -> Iterator[Part]:
     """|Relative change| of ESS over the question from 0 to 1 shot, against 1 to 5 and the other kind."""
-    table = evidence.finished("shots", "model", "kind", "question", "shots", "ess")
+    table = _trained(evidence, "shots", "model", "kind", "question", "shots", "ess")
 
     def changes(m: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         zero, one, five = m
