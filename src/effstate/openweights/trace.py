@@ -126,7 +126,10 @@ def _marked(found: Measurement, prompt: Prompt, tokenizer: Any, code: bool) -> p
     """Tokens with ``mark``: "separator", "closing brace", "question" (all from its first) or ""."""
     tokens = found.tokens.drop(columns="separator")
     if prompt.separator:
-        mark = found.tokens["separator"].eq(prompt.separator).map({True: "separator", False: ""})
+        # a tokenizer may write the full stop together with the word before it; sentences hold no other
+        full_stop = tokens["token"].str.contains(".", regex=False)
+        here = full_stop if prompt.separator == "." else found.tokens["separator"].eq("eos")
+        mark = here.map({True: "separator", False: ""})
     elif code:
         mark = tokens["token"].str.contains("}", regex=False).map({True: "closing brace", False: ""})
     else:
