@@ -11,7 +11,8 @@ export MPLBACKEND := Agg
 .PHONY: figures test environment lint clean
 
 figures: environment
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/snakemake figures claims gallery --cores $(CORES) --config scale=$(SCALE)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/snakemake figures claims gallery report_pages --cores $(CORES) --config scale=$(SCALE)
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/effstate report --scale $(SCALE)
 
 test: environment lint
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest

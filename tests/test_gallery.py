@@ -7,8 +7,8 @@ from html.parser import HTMLParser
 import pandas as pd
 
 from effstate.analysis.claims import OUTCOMES
-from effstate.figures.registry import FIGURES
-from effstate.gallery import SECTIONS, gallery_page
+from effstate.figures.registry import FIGURES, SECTIONS
+from effstate.gallery import gallery_page
 
 CLAIMS = pd.DataFrame(
     {

@@ -15,6 +15,22 @@ from effstate.registry import UnknownNameError, nearest
 
 PACKAGE = Path(__file__).parents[1]
 
+SECTIONS = {
+    "1": "What is measured",
+    "3": "What is measured",
+    "4.1": "ESS and accuracy across models",
+    "4.2": "ESS and accuracy during training",
+    "5.1": "Initialisation",
+    "5.2": "Distillation",
+    "A": "Regularisation",
+    "E.1": "The whole task-model space",
+    "E.2": "Initialisation",
+    "E.3": "State collapse",
+    "E.4": "Distillation and hybrids",
+    "beyond the paper": "Beyond the paper",
+}
+"""A section of the paper to the heading under which its figures stand."""
+
 TABLE_MAKERS = {f"analysis/{name}.py" for name in ("collect", "proxies", "students", "trace")}
 """What makes the tables; those have rules and stage versions of their own."""
 
