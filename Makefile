@@ -15,6 +15,7 @@ figures: environment
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/effstate report --scale $(SCALE)
 
 test: environment lint
+	.ci/packages
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest
 
 lint: environment

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from effstate.jobs import make_pages, make_report
 from effstate.pipeline import Pipeline
 from effstate.report import PAGES
 
+from .chromium import chromium, needs_chromium
 from .conftest import EVERY_STUDY, make_project
 
 
@@ -46,9 +48,9 @@ def test_pages_name_their_scale_and_load_nothing(pages: dict[str, str]) -> None:
 
 
 def test_every_claim_table_and_choice_is_there(pages: dict[str, str]) -> None:
-    assert all(f"<td>{name}</td>" in pages["claims"] for name in CLAIMS)
+    assert all(f">{name}</td>" in pages["claims"] for name in CLAIMS)
     assert all(f"{name}: {table.title}" in pages["settings"] for name, table in printed_tables().items())
-    assert all(f"<td>{choice.name}</td>" in pages["choices"] for choice in CHOICES)
+    assert all(f">{choice.name}</td>" in pages["choices"] for choice in CHOICES)
 
 
 def test_choices_show_the_values_that_the_runs_have(pages: dict[str, str]) -> None:
@@ -65,14 +67,13 @@ def test_lost_runs_are_named_with_their_reason_and_times_are_those_of_provenance
     page = pages["runs"]
     assert "the &lt;disk&gt; is full" in page
     assert "last finite loss 2.5, step 7" in page
-    assert "<td>1 of 4</td><td>3.3 min</td><td>3.3 min</td>" in page
+    assert ["train", "1 of 4", "3.3 min", "3.3 min"] in [rest for _, rest in _rows(page)]
 
 
 def _rows(page: str) -> list[tuple[str, list[str]]]:
-    """First cell and the others of every row of the page's only table."""
-    cells = [row.split("<td>")[1:] for row in page.split("<tr>")[2:]]
-    texts = [[cell.partition("</td>")[0] for cell in row] for row in cells]
-    return [(row[0], row[1:]) for row in texts]
+    """First cell and the others of every row of a page."""
+    rows = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in page.split("<tr>")]
+    return [(row[0], row[1:]) for row in rows if row]
 
 
 def test_pages_are_written_from_the_judged_claims(pipeline: Pipeline, tmp_path: Path) -> None:
@@ -90,3 +91,14 @@ def test_a_report_of_nothing_says_what_to_run(
     monkeypatch.chdir(pipeline.base)
     with pytest.raises(ArtifactError, match=r"tiny.html: not written; run `snakemake figures claims"):
         make_report(pipeline)
+
+
+@needs_chromium
+def test_pages_fit_a_phone(pages: dict[str, str], tmp_path: Path) -> None:
+    with chromium(tmp_path / "profile") as browser:
+        for name, text in pages.items():
+            page = tmp_path / f"{name}.html"
+            page.write_text(text)
+            for width in (1280, 390):
+                visit = browser.visit(page, width)
+                assert not visit.problems

@@ -29,7 +29,7 @@ def _claims(table: pd.DataFrame | None) -> list[dict[str, Any]]:
 
 
 def _figure(spec: FigureSpec, folder: str, claims: list[dict[str, Any]]) -> dict[str, Any]:
-    name = spec.number if spec.number.startswith("B") else f"Figure {spec.number}"
+    name = spec.number if spec.beyond else f"Figure {spec.number}"
     return {
         "id": spec.id,
         "name": name,

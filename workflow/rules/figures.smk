@@ -25,10 +25,11 @@ def figure_outputs(figure):
 def reported(spec):
     """The files of a figure, its picture in the report under its section of the paper."""
     picture, *others = figure_outputs(spec.id)
+    heading = SECTIONS[spec.section]
     flagged = report(
         picture,
         caption="../report/figure.rst",
-        category=f"{spec.section} {SECTIONS[spec.section]}",
+        category=heading if spec.beyond else f"Section {spec.section}: {heading}",
         labels={"figure": spec.number, "title": spec.title},
     )
     return [flagged, *others]

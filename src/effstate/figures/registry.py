@@ -71,6 +71,11 @@ class FigureSpec:
     uses: tuple[str, ...] = ("analysis",)
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def beyond(self) -> bool:
+        """Whether the figure is one of ours (B1 ...)."""
+        return self.number.startswith("B")
+
 
 FIGURES: dict[str, FigureSpec] = {}
 """Figure id (``fig1`` ... ``figB5``) to its specification, in the order of the paper."""
@@ -498,7 +503,7 @@ _add(
 
 
 def _place(spec: FigureSpec) -> tuple[bool, int]:
-    return spec.number.startswith("B"), int(spec.number.removeprefix("B"))
+    return spec.beyond, int(spec.number.removeprefix("B"))
 
 
 FIGURES = {spec.id: spec for spec in sorted(FIGURES.values(), key=_place)}
