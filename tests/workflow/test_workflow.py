@@ -18,7 +18,7 @@ import yaml
 
 from effstate.analysis.claims import CLAIMS
 from effstate.artifacts import read_json
-from effstate.figures.registry import FIGURES
+from effstate.figures.registry import FIGURES, SECTIONS
 from effstate.hyperparameters import printed_tables
 from effstate.jobs import REPORTED
 from effstate.pipeline import Pipeline
@@ -183,6 +183,22 @@ def test_gallery_and_report_open_from_disk(judged: Path, tmp_path: Path) -> None
             for page in ("gallery", "report"):
                 visit = browser.visit(judged / f"results/{page}/tiny.html", width)
                 assert visit.problems == {}, page
+
+
+@needs_chromium
+def test_every_section_of_the_report_opens_and_lists_its_figures(judged: Path, tmp_path: Path) -> None:
+    page = judged / "results/report/tiny.html"
+    with chromium(tmp_path / "profile") as browser:
+        for section, heading in SECTIONS.items():
+            mine = [spec for spec in FIGURES.values() if spec.section == section]
+            title = heading if mine[0].beyond else f"Section {section}: {heading}"
+            visit = browser.visit(page, 1280)
+            browser.evaluate(
+                f"[...document.querySelectorAll('a')].find(a => a.innerText == {title!r}).click()"
+            )
+            shown = browser.evaluate("document.body.innerText")
+            assert visit.problems == {}, section
+            assert all(f"{spec.number}: {spec.title}" in shown for spec in mine), section
 
 
 def test_a_changed_claim_makes_claims_gallery_and_report_anew_and_nothing_else(judged: Path) -> None:

@@ -30,7 +30,8 @@ def reported(spec):
         picture,
         caption="../report/figure.rst",
         category=heading if spec.beyond else f"Section {spec.section}: {heading}",
-        labels={"figure": spec.number, "title": spec.title},
+        # One label: Snakemake's page takes a second one with two values for a switch, and breaks.
+        labels={"figure": f"{spec.number}: {spec.title}"},
     )
     return [flagged, *others]
 
