@@ -189,8 +189,9 @@ def test_gallery_and_report_open_from_disk(judged: Path, tmp_path: Path) -> None
 def test_every_section_of_the_report_opens_and_lists_its_figures(judged: Path, tmp_path: Path) -> None:
     page = judged / "results/report/tiny.html"
     with chromium(tmp_path / "profile") as browser:
-        for section, heading in SECTIONS.items():
+        for section in dict.fromkeys(spec.section for spec in FIGURES.values()):
             mine = [spec for spec in FIGURES.values() if spec.section == section]
+            heading = SECTIONS[section]
             title = heading if mine[0].beyond else f"Section {section}: {heading}"
             visit = browser.visit(page, 1280)
             browser.evaluate(

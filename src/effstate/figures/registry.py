@@ -22,11 +22,14 @@ SECTIONS = {
     "4.2": "ESS and accuracy during training",
     "5.1": "Initialisation",
     "5.2": "Distillation",
+    "5.3": "State modulation in language models",
     "A": "Regularisation",
     "E.1": "The whole task-model space",
     "E.2": "Initialisation",
     "E.3": "State collapse",
     "E.4": "Distillation and hybrids",
+    "E.5": "State modulation in language models",
+    "E.6": "Code and prompts",
     "beyond the paper": "Beyond the paper",
 }
 """A section of the paper to the heading under which its figures stand."""
