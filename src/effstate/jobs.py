@@ -356,9 +356,9 @@ def make_pages(pipeline: Pipeline, claims: Iterable[Path], outputs: Mapping[str,
 
 
 def make_report(pipeline: Pipeline) -> Path:
-    """Have Snakemake write its report of the finished targets; returns the path.
+    """Have Snakemake write its report of the finished targets of the project in the working folder.
 
-    Raises ArtifactError with Snakemake's last line if it cannot.
+    Returns the path. Raises ArtifactError with Snakemake's last line if it cannot.
     """
     path = pipeline.results / "report" / f"{pipeline.scale.name}.html"
     command = [sys.executable, "-m", "snakemake", *REPORTED, "--cores", "1", "--report", str(path)]
@@ -366,8 +366,10 @@ def make_report(pipeline: Pipeline) -> Path:
     command += ["--config", *keys]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        last = done.stderr.strip().splitlines()[-1:]
-        raise ArtifactError(f"{path}: not written; run `snakemake {' '.join(REPORTED)}` first: {last}")
+        last = done.stderr.strip().rpartition("\n")[2]
+        raise ArtifactError(
+            f"{path}: not written; run `snakemake {' '.join(REPORTED)}` first (Snakemake says: {last})"
+        )
     return path
 
 
