@@ -11,9 +11,11 @@ export MPLBACKEND := Agg
 .PHONY: figures test environment lint clean
 
 figures: environment
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/snakemake figures claims gallery --cores $(CORES) --config scale=$(SCALE)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/snakemake figures claims gallery report_pages --cores $(CORES) --config scale=$(SCALE)
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/effstate report --scale $(SCALE)
 
 test: environment lint
+	.ci/packages
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest
 
 lint: environment

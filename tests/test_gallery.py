@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from html.parser import HTMLParser
+from pathlib import Path
 
+import numpy as np
 import pandas as pd
+import pytest
+from matplotlib import image
 
 from effstate.analysis.claims import OUTCOMES
-from effstate.figures.registry import FIGURES
-from effstate.gallery import SECTIONS, gallery_page
+from effstate.figures.registry import FIGURES, SECTIONS
+from effstate.gallery import gallery_page
+
+from .chromium import chromium, needs_chromium
 
 CLAIMS = pd.DataFrame(
     {
@@ -81,3 +87,41 @@ def test_claims_are_text_with_their_outcome_and_without_them_there_is_no_table()
     # Each claim stands in the table and below its two figures.
     assert "".join(Page(html).words).count("Sentence 0 with <b>angles</b>.") == 3
     assert 'id="claims"' not in gallery_page("demo", "tiny", "f")
+
+
+def _on_disk(folder: Path, html: str | None = None) -> Path:
+    """The gallery with a small picture for every figure; ``html`` stands for the page itself."""
+    for spec in FIGURES.values():
+        image.imsave(folder / f"{spec.id}.png", np.zeros((90, 160, 3)))
+    page = folder / "page.html"
+    page.write_text(html or gallery_page("demo", "tiny", ".", CLAIMS))
+    return page
+
+
+@needs_chromium
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_browser_shows_every_picture_and_finds_no_fault(width: int, tmp_path: Path) -> None:
+    page = _on_disk(tmp_path)
+    with chromium(tmp_path / "profile") as browser:
+        visit = browser.visit(page, width)
+        assert visit.problems == {}
+        pictures = {request.rpartition("/")[2] for request in visit.requests}
+        assert pictures >= {f"{figure}.png" for figure in FIGURES}
+
+
+FAULTS = {
+    "broken pictures": "<img src='fig0.png'>",
+    "console errors": "<script>console.error('no')</script>",
+    "requests elsewhere": "<link rel=stylesheet href='http://127.0.0.1:9/style.css'>",
+    "pixels too wide": "<div style='width: 2000px'>wide</div>",
+}
+
+
+@needs_chromium
+def test_the_browser_check_sees_each_fault(tmp_path: Path) -> None:
+    whole = gallery_page("demo", "tiny", ".", CLAIMS)
+    with chromium(tmp_path / "profile") as browser:
+        for fault, html in FAULTS.items():
+            page = _on_disk(tmp_path, whole.replace("</body>", f"{html}</body>"))
+            for width in (1280, 390):
+                assert fault in browser.visit(page, width).problems

@@ -57,6 +57,17 @@ def status(
 
 
 @app.command()
+def report(
+    config: ConfigOption = DEFAULT_CONFIG, scale: ScaleOption = None, results: ResultsOption = None
+) -> None:
+    """Write one HTML file with every figure, claim and setting of a finished scale."""
+    from effstate.jobs import make_report
+
+    pipeline = _pipeline(config, scale, results)
+    print(f"The report, all in one file: {make_report(pipeline)}")
+
+
+@app.command()
 def data(
     task: Annotated[str, typer.Argument(help="mqar, selective_copying, compression, or your own")],
     setting: Annotated[

@@ -6,27 +6,11 @@ from collections import Counter
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from effstate.analysis.claims import OUTCOMES
 from effstate.analysis.claims.report import found_text
-from effstate.figures.registry import FIGURES, FigureSpec
-
-SECTIONS = {
-    "1": "What is measured",
-    "3": "What is measured",
-    "4.1": "ESS and accuracy across models",
-    "4.2": "ESS and accuracy during training",
-    "5.1": "Initialisation",
-    "5.2": "Distillation",
-    "A": "Regularisation",
-    "E.1": "The whole task-model space",
-    "E.2": "Initialisation",
-    "E.3": "State collapse",
-    "E.4": "Distillation and hybrids",
-    "beyond the paper": "Beyond the paper",
-}
-"""A section of the paper to the heading under which its figures stand."""
+from effstate.figures.registry import FIGURES, SECTIONS, FigureSpec
+from effstate.pages import environment
 
 
 def _claims(table: pd.DataFrame | None) -> list[dict[str, Any]]:
@@ -45,7 +29,7 @@ def _claims(table: pd.DataFrame | None) -> list[dict[str, Any]]:
 
 
 def _figure(spec: FigureSpec, folder: str, claims: list[dict[str, Any]]) -> dict[str, Any]:
-    name = spec.number if spec.number.startswith("B") else f"Figure {spec.number}"
+    name = spec.number if spec.beyond else f"Figure {spec.number}"
     return {
         "id": spec.id,
         "name": name,
@@ -68,17 +52,17 @@ def gallery_page(scale: str, description: str, folder: str, judged: pd.DataFrame
     claims = _claims(judged)
     grouped: dict[str, list[dict[str, Any]]] = {}
     for spec in FIGURES.values():
-        title = SECTIONS.get(spec.section, f"Section {spec.section}")
-        grouped.setdefault(title, []).append(_figure(spec, folder, claims))
+        grouped.setdefault(SECTIONS[spec.section], []).append(_figure(spec, folder, claims))
     counts = Counter(claim["outcome"] for claim in claims)
-    environment = Environment(
-        loader=PackageLoader("effstate"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    return environment.get_template("gallery.html.j2").render(
-        scale=scale,
-        description=description.rstrip("."),
-        sections=[{"title": title, "figures": figures} for title, figures in grouped.items()],
-        claims=claims,
-        counts=[(outcome, counts[outcome]) for outcome in OUTCOMES if counts[outcome]],
-        known=set(FIGURES),
+    return (
+        environment()
+        .get_template("gallery.html.j2")
+        .render(
+            scale=scale,
+            description=description.rstrip("."),
+            sections=[{"title": title, "figures": figures} for title, figures in grouped.items()],
+            claims=claims,
+            counts=[(outcome, counts[outcome]) for outcome in OUTCOMES if counts[outcome]],
+            known=set(FIGURES),
+        )
     )

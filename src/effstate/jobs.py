@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,6 +19,7 @@ from effstate.artifacts import (
     Artifact,
     ArtifactError,
     RunStore,
+    State,
     read_json,
     write_json,
     write_table,
@@ -34,6 +36,9 @@ logger.addHandler(logging.NullHandler())
 
 KNOWN_ERRORS = (ConfigError, ArtifactError, CohortError)
 LOG_EVERY_SECONDS = 15.0
+
+REPORTED = ("figures", "claims", "gallery", "report_pages")
+"""Targets that the report holds."""
 
 
 @contextlib.contextmanager
@@ -270,15 +275,26 @@ def finished_digests(pipeline: Pipeline, study: str, stage: str) -> list[str]:
     return [r.digest for r in pipeline.requests(study, stage) if store.artifact(r).finished]
 
 
+def _reason(artifact: Artifact, state: State) -> str:
+    """Why a run failed, or when it diverged; empty for other states."""
+    if state == "failed":
+        return str(read_json(artifact.path("failure.json"))["message"])
+    if state == "diverged":
+        from effstate.training.trainer import RESULT
+
+        when = read_json(artifact.checked(RESULT)).get("diverged", {})
+        return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in when.items())
+    return ""
+
+
 def states(pipeline: Pipeline) -> list[dict[str, Any]]:
-    """One row a run of every study: name, state and, for failures, the reason."""
+    """One row a run of every study: name, state and, for failed and diverged ones, the reason."""
     rows = []
     for name, study in pipeline.studies.items():
         for request in [r for stage in study.run_stages for r in pipeline.requests(name, stage)]:
             artifact = pipeline.store.artifact(request)
             state = artifact.state
-            failure = artifact.path("failure.json")
-            reason = read_json(failure)["message"] if state == "failed" else ""
+            reason = _reason(artifact, state)
             rows.append({"study": name, "run": request.name, "state": state, "reason": reason})
     return rows
 
@@ -343,6 +359,47 @@ def make_gallery(pipeline: Pipeline, claims: Path, output: Path) -> None:
     scale = pipeline.scale
     folder = f"../figures/{scale.name}"
     write_text(output, gallery_page(scale.name, scale.description, folder, table))
+
+
+def make_hyperparameters(pipeline: Pipeline, outputs: Iterable[Path]) -> None:
+    """Write the paper's hyperparameter tables as resolved: ``T<N>.csv`` and ``T<N>.md``."""
+    from effstate.hyperparameters import printed_tables, resolve, table_csv, table_markdown
+
+    tables = printed_tables()
+    for path in outputs:
+        table = tables[path.stem]
+        rows = resolve(pipeline, table)
+        if path.suffix == ".csv":
+            write_text(path, table_csv(rows))
+        else:
+            write_text(path, table_markdown(path.stem, table.title, pipeline.scale.name, rows))
+
+
+def make_pages(pipeline: Pipeline, claims: Iterable[Path], outputs: Mapping[str, Path]) -> None:
+    """Write the report's pages: claims and their parts, settings, open choices, runs."""
+    from effstate.report import PAGES
+
+    tables = load_tables(claims)
+    for name, path in outputs.items():
+        write_text(path, PAGES[name](pipeline, tables))
+
+
+def make_report(pipeline: Pipeline) -> Path:
+    """Have Snakemake write its report of the finished targets of the project in the working folder.
+
+    Returns the path. Raises ArtifactError with Snakemake's last line if it cannot.
+    """
+    path = pipeline.results / "report" / f"{pipeline.scale.name}.html"
+    command = [sys.executable, "-m", "snakemake", *REPORTED, "--cores", "1", "--report", str(path)]
+    keys = [f"scale={pipeline.scale.name}", f"results={pipeline.results}"]
+    command += ["--config", *keys]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        last = done.stderr.strip().rpartition("\n")[2]
+        raise ArtifactError(
+            f"{path}: not written; run `snakemake {' '.join(REPORTED)}` first (Snakemake says: {last})"
+        )
+    return path
 
 
 def closing_words(pipeline: Pipeline) -> str:

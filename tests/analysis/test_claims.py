@@ -308,6 +308,20 @@ def test_the_printed_maps_do_not_refute_that_ess_beats_tss() -> None:
     assert all(gap.value > 0 for gap in on_ratios.values())
 
 
+def test_the_printed_maps_of_softmax_attention_have_the_claimed_sign() -> None:
+    """Figures 12e and 13e by (length, kv), means over heads and widths, which are fixed here."""
+    maps = printed.printed_maps()
+    maps = maps[(maps["featurizer"] == "sa") & maps["figure"].isin(["12e", "13e"])]
+    cells = maps.pivot_table(index=["row", "col"], columns="figure", values="value").reset_index()
+    cells = cells.rename(columns={"row": "seq_len", "col": "kv", "12e": "accuracy"})
+    lengths, ess = cells["seq_len"], cells["13e"] * cells["kv"]
+    runs = cells.assign(run=cells.index.map(str), featurizer="sa", state="done", tss=lengths)
+    runs = runs.assign(ess_entropy=ess, total_ess_entropy=8 * ess, total_tss=256 * lengths)
+    _, parts = judged("ess-beats-tss", {"mqar_runs": runs.assign(ceiling=lengths)})
+    assert parts.loc["SA", "n"] == (cells["accuracy"] <= 0.95).sum() > 2
+    assert claimed_side(parts).to_dict() == {"SA": True}
+
+
 def test_the_printed_correlations_are_larger_in_hard_cells() -> None:
     maps = printed.printed_maps()
     cells = maps[maps["figure"] == "4/17a"].dropna(subset=["value"]).rename(columns={"value": "r"})

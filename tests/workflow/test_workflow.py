@@ -18,10 +18,13 @@ import yaml
 
 from effstate.analysis.claims import CLAIMS
 from effstate.artifacts import read_json
-from effstate.figures.registry import FIGURES
+from effstate.figures.registry import FIGURES, SECTIONS
+from effstate.hyperparameters import printed_tables
+from effstate.jobs import REPORTED
 from effstate.pipeline import Pipeline
 from effstate.requests import run_of
 
+from ..chromium import chromium, needs_chromium
 from ..conftest import TINY, make_project
 
 SNAKEMAKE = [sys.executable, "-m", "snakemake"]
@@ -134,19 +137,78 @@ def test_editing_a_figure_redraws_it_and_trains_nothing(project: Path) -> None:
     assert module in listed
 
 
-def test_claims_and_gallery_end_a_run_and_a_changed_claim_redoes_nothing_else(project: Path) -> None:
-    done = snakemake(project, "claims", "gallery")
+@pytest.fixture(scope="module")
+def judged(project: Path) -> Path:
+    """The project with its claims, gallery and report, made as `make figures` makes them."""
+    done = snakemake(project, *REPORTED)
     assert done.returncode == 0, done.stderr
     assert f"{len(CLAIMS)} claims: " in done.stdout and "results/gallery/tiny.html" in done.stdout
-    judged = pd.read_parquet(project / "results/claims/tiny/claims.parquet")
-    assert list(judged["claim"]) == list(CLAIMS)
+    assert all(re.search(rf"^{claim} ", done.stdout, re.MULTILINE) for claim in CLAIMS)
+    written = subprocess.run(
+        [sys.executable, "-m", "effstate", "report"],
+        cwd=project,
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert written.returncode == 0, written.stderr
+    assert written.stdout.splitlines() == ["The report, all in one file: results/report/tiny.html"]
+    return project
+
+
+def test_every_claim_is_judged_and_every_table_resolved(judged: Path) -> None:
+    claims = pd.read_parquet(judged / "results/claims/tiny/claims.parquet")
+    assert list(claims["claim"]) == list(CLAIMS)
     # One run a cell: nothing has an interval, and the other studies were not run.
-    assert set(judged.loc[judged["study"] != "mqar", "outcome"]) == {"not run"}
-    page = (project / "results/gallery/tiny.html").read_text()
-    for picture in re.findall(r'img src="([^"]+)"', page):
-        assert (project / "results/gallery" / picture).exists(), picture
-    again = snakemake(project, "gallery", "-n", "--forcerun", "claims")
-    assert set(jobs(again)) == {"claims", "gallery"}
+    assert set(claims.loc[claims["study"] != "mqar", "outcome"]) == {"not run"}
+    for name in printed_tables():
+        rows = pd.read_csv(judged / f"results/tables/tiny/{name}.csv")
+        assert set(rows.loc[rows["studies"] != "mqar", "this scale"]) <= {"not run"}
+        assert (judged / f"results/tables/tiny/{name}.md").read_text().startswith(f"# {name}: ")
+
+
+def test_the_report_holds_every_figure_and_page_and_no_broken_caption(judged: Path) -> None:
+    text = (judged / "results/report/tiny.html").read_text()
+    for spec in FIGURES.values():
+        assert f'"results/figures/tiny/{spec.id}.png"' in text
+    for page in ("claims", "settings", "choices", "runs"):
+        assert f'"results/report/tiny/{page}.html"' in text
+    assert "system-message" not in text  # of docutils
+
+
+@needs_chromium
+def test_gallery_and_report_open_from_disk(judged: Path, tmp_path: Path) -> None:
+    with chromium(tmp_path / "profile") as browser:
+        for width in (1280, 390):
+            for page in ("gallery", "report"):
+                visit = browser.visit(judged / f"results/{page}/tiny.html", width)
+                assert visit.problems == {}, page
+
+
+@needs_chromium
+def test_every_section_of_the_report_opens_and_lists_its_figures(judged: Path, tmp_path: Path) -> None:
+    page = judged / "results/report/tiny.html"
+    with chromium(tmp_path / "profile") as browser:
+        for section in dict.fromkeys(spec.section for spec in FIGURES.values()):
+            mine = [spec for spec in FIGURES.values() if spec.section == section]
+            heading = SECTIONS[section]
+            title = heading if mine[0].beyond else f"Section {section}: {heading}"
+            visit = browser.visit(page, 1280)
+            browser.evaluate(
+                f"[...document.querySelectorAll('a')].find(a => a.innerText == {title!r}).click()"
+            )
+            shown = browser.evaluate("document.body.innerText")
+            assert visit.problems == {}, section
+            assert all(f"{spec.number}: {spec.title}" in shown for spec in mine), section
+
+
+def test_a_changed_claim_makes_claims_gallery_and_report_anew_and_nothing_else(judged: Path) -> None:
+    again = snakemake(judged, *REPORTED, "-n", "--forcerun", "claims")
+    assert set(jobs(again)) == {"claims", "gallery", "report_pages"}
+    # Nothing else reads the files in which claims are worded.
+    listed = snakemake(judged, *REPORTED, "-n", "--forceall").stdout
+    readers = re.findall(r"^rule (\w+):\n    input: .*analysis/claims/", listed, re.MULTILINE)
+    assert readers == ["claims"]
 
 
 def test_one_more_value_trains_exactly_the_new_runs(project: Path, tmp_path: Path) -> None:

@@ -11,7 +11,11 @@ def claim_sources():
     own = sorted((PACKAGE / "analysis/claims").glob("*.py"))
     return [
         os.path.relpath(path)
-        for path in [*own, *(PACKAGE / "analysis" / name for name in shared)]
+        for path in [
+            *own,
+            *(PACKAGE / "analysis" / name for name in shared),
+            PACKAGE / "markdown.py",
+        ]
     ]
 
 

@@ -2,7 +2,7 @@
 
 import os
 
-from effstate.figures.registry import PACKAGE, sources
+from effstate.figures.registry import PACKAGE, SECTIONS, sources
 
 
 def available_tables(spec):
@@ -22,6 +22,20 @@ def figure_outputs(figure):
     ]
 
 
+def reported(spec):
+    """The files of a figure, its picture in the report under its section of the paper."""
+    picture, *others = figure_outputs(spec.id)
+    heading = SECTIONS[spec.section]
+    flagged = report(
+        picture,
+        caption="../report/figure.rst",
+        category=heading if spec.beyond else f"Section {spec.section}: {heading}",
+        # One label: Snakemake's page takes a second one with two values for a switch, and breaks.
+        labels={"figure": f"{spec.number}: {spec.title}"},
+    )
+    return [flagged, *others]
+
+
 rule figures:
     default_target: True
     input:
@@ -37,12 +51,14 @@ for spec in FIGURES.values():
             tables=available_tables(spec),
             sources=[os.path.relpath(PACKAGE / path) for path in sources(spec)],
         output:
-            figure_outputs(spec.id),
+            reported(spec),
         log:
             f"{RESULTS}/logs/figures/{SCALE}-{spec.id}.log",
         params:
             figure=spec.id,
             spec=repr(spec),
+            title=spec.title,
+            caption=spec.caption,
             scale=PIPELINE.scale.description,
             cell=PIPELINE.scale.cells.get(spec.id),
             partial=PIPELINE.project.partial,

@@ -15,6 +15,25 @@ from effstate.registry import UnknownNameError, nearest
 
 PACKAGE = Path(__file__).parents[1]
 
+SECTIONS = {
+    "1": "What is measured",
+    "3": "What is measured",
+    "4.1": "ESS and accuracy across models",
+    "4.2": "ESS and accuracy during training",
+    "5.1": "Initialisation",
+    "5.2": "Distillation",
+    "5.3": "State modulation in language models",
+    "A": "Regularisation",
+    "E.1": "The whole task-model space",
+    "E.2": "Initialisation",
+    "E.3": "State collapse",
+    "E.4": "Distillation and hybrids",
+    "E.5": "State modulation in language models",
+    "E.6": "Code and prompts",
+    "beyond the paper": "Beyond the paper",
+}
+"""A section of the paper to the heading under which its figures stand."""
+
 TABLE_MAKERS = {
     f"analysis/{name}.py" for name in ("collect", "openweights", "proxies", "students", "trace")
 }
@@ -56,6 +75,11 @@ class FigureSpec:
     ess_kinds: tuple[str, ...] = ()
     uses: tuple[str, ...] = ("analysis",)
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def beyond(self) -> bool:
+        """Whether the figure is one of ours (B1 ...)."""
+        return self.number.startswith("B")
 
 
 FIGURES: dict[str, FigureSpec] = {}
@@ -574,7 +598,7 @@ _add_open(
 
 
 def _place(spec: FigureSpec) -> tuple[bool, int]:
-    return spec.number.startswith("B"), int(spec.number.removeprefix("B"))
+    return spec.beyond, int(spec.number.removeprefix("B"))
 
 
 FIGURES = {spec.id: spec for spec in sorted(FIGURES.values(), key=_place)}

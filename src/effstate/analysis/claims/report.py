@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from effstate.analysis.claims.base import OUTCOMES
+from effstate.markdown import markdown_table
 
 WIDTH = 110
 
@@ -49,13 +50,6 @@ def claims_text(claims: pd.DataFrame) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _markdown_table(header: dict[str, str], rows: list[dict[str, Any]]) -> list[str]:
-    """A table with a column per entry of ``header`` (title to the rows' key)."""
-    cells = [[str(row[key]).replace("|", "\\|") for key in header.values()] for row in rows]
-    lines = [[*header], ["---"] * len(header), *cells]
-    return [f"| {' | '.join(line)} |" for line in lines]
-
-
 def claims_markdown(claims: pd.DataFrame, parts: pd.DataFrame | None = None) -> str:
     """The judgements as a page of Markdown: the claims, and below them their parts if given."""
     shared = {"outcome": "outcome", "statistic [95% interval], claimed": "found", "n": "n"}
@@ -67,7 +61,7 @@ def claims_markdown(claims: pd.DataFrame, parts: pd.DataFrame | None = None) -> 
     lines = []
     for title, first, frame in tables:
         rows = [row | {"found": found_text(row)} for row in frame.to_dict("records")]
-        lines += [title, "", *_markdown_table(first | shared | last, rows), ""]
+        lines += [title, "", *markdown_table(first | shared | last, rows), ""]
     intervals = "Intervals are percentile bootstrap intervals over runs (teachers, texts)."
     lines[1:1] = ["", f"{counts_of(claims)}. {intervals}"]
     return "\n".join(lines)
