@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from effstate.config import ModelConfig, Strict
+from effstate.config import ModelConfig, OptimizerConfig, Strict
 from effstate.registry import nearest
 
 SHARD_DTYPES = {"uint16": "<u2", "uint32": "<u4"}
@@ -136,25 +136,22 @@ class CorpusConfig(Strict):
 # -------------------------------------------------------------------------------------- training
 
 
-class LmTrainingConfig(Strict):
-    """AdamW with warm-up and cosine, counted in steps; the defaults are table 9's where it has them.
+class LmTrainingConfig(OptimizerConfig):
+    """A language model's training, counted in steps; the defaults are table 9's where it has them.
 
     A step reads ``batch_size`` rows in all. Every process takes an equal share of them, in passes of at
     most ``micro_batch_size`` rows whose gradients are added up: neither decides what is learnt.
     """
 
     steps: int = Field(160_000, ge=1)
+    learning_rate: float = Field(1e-3, gt=0)
+    min_learning_rate_ratio: float = Field(0.1, ge=0, le=1, description="end of the cosine")
+    warmup_fraction: float = Field(0.01, ge=0, le=1, description="share of all steps")
+    beta2: float = Field(0.95, ge=0, lt=1)
     batch_size: int = Field(16, ge=1, description="rows a step, over all processes")
     micro_batch_size: int | None = Field(
         None, ge=1, description="rows of one forward pass, at the most; null: a process's whole share"
     )
-    learning_rate: float = Field(1e-3, gt=0)
-    min_learning_rate_ratio: float = Field(0.1, ge=0, le=1, description="end of the cosine")
-    warmup_steps: int = Field(2000, ge=0)
-    weight_decay: float = Field(0.1, ge=0)
-    beta1: float = Field(0.9, ge=0, lt=1)
-    beta2: float = Field(0.95, ge=0, lt=1)
-    grad_clip: float = Field(1.0, gt=0, description="largest norm of the gradient")
     precision: Literal["fp32", "bf16"] = Field(
         "bf16", description="of matrix products; weights, states and moments are fp32 always"
     )
@@ -167,12 +164,6 @@ class LmTrainingConfig(Strict):
     checkpoint_every: int = Field(1000, ge=1, description="steps between resume points")
     evaluate_every: int = Field(2000, ge=1, description="steps between validation losses")
     evaluation_rows: int = Field(256, ge=1, description="validation rows, at the most")
-
-    @model_validator(mode="after")
-    def _check(self) -> LmTrainingConfig:
-        if self.warmup_steps > self.steps:
-            raise ValueError(f"warmup_steps = {self.warmup_steps} is more than steps = {self.steps}")
-        return self
 
 
 class LmRunConfig(Strict):

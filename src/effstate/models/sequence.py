@@ -60,9 +60,17 @@ class Block(nn.Module):
         """The second half, position by position: x + mlp(norm(x)), (batch, any, width)."""
         return x + self.mlp(self.mlp_norm(x))
 
-    def forward(self, x: Tensor, seen: list[Features] | None = None) -> Tensor:
-        """x (batch, L, width) to the same shape; adds the mixer's features to ``seen``."""
-        return self.transform(self.mix(x, seen))
+    def forward(
+        self, x: Tensor, seen: list[Features] | None = None, positions: Tensor | None = None
+    ) -> Tensor:
+        """x (batch, L, width) to the same shape, or to (batch, k, width) at ``positions`` (batch, k).
+
+        The mixer's features are added to ``seen``.
+        """
+        x = self.mix(x, seen)
+        if positions is not None:
+            x = x.gather(1, positions.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
+        return self.transform(x)
 
 
 class SequenceModel(nn.Module):
@@ -117,11 +125,7 @@ class SequenceModel(nn.Module):
         x = self.embedding(tokens)
         for block in self.blocks[:-1]:
             x = block(x, seen)
-        last = self.blocks[-1]
-        x = last.mix(x, seen)
-        if positions is not None:
-            x = x.gather(1, positions.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
-        return self.final_norm(last.transform(x))
+        return self.final_norm(self.blocks[-1](x, seen, positions))
 
     def read(self, hidden: Tensor) -> Tensor:
         """Logits (..., vocabulary) of hidden states (..., width)."""
