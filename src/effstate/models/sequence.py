@@ -127,10 +127,14 @@ class SequenceModel(nn.Module):
             x = block(x, seen)
         return self.final_norm(self.blocks[-1](x, seen, positions))
 
+    @property
+    def readout_weight(self) -> Tensor:
+        """What turns hidden states into logits, (vocabulary, width)."""
+        return self.embedding.weight if self.head is None else self.head.weight
+
     def read(self, hidden: Tensor) -> Tensor:
         """Logits (..., vocabulary) of hidden states (..., width)."""
-        weight = self.embedding.weight if self.head is None else self.head.weight
-        return F.linear(hidden, weight)
+        return F.linear(hidden, self.readout_weight)
 
     def logits_at(self, tokens: Tensor, positions: Tensor, seen: list[Features] | None = None) -> Tensor:
         """Logits (batch, k, vocabulary) of the labels at ``positions`` (batch, k), and only those.

@@ -74,7 +74,7 @@ def checkpoint_name(epoch: int) -> str:
 
 
 def learning_rate(config: OptimizerConfig, step: int, steps: int) -> float:
-    """Linear warm-up, then a cosine to ``min_learning_rate_ratio``; of ``steps``, step 0 is the first."""
+    """The rate at step 0 .. ``steps`` - 1: linear warm-up, cosine to ``min_learning_rate_ratio``."""
     warmup = round(config.warmup_fraction * steps)
     if step < warmup:
         return config.learning_rate * (step + 1) / warmup
