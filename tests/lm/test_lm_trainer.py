@@ -1,8 +1,6 @@
 """The language-model trainer: files, its loss against the definition, resuming to the last bit."""
 
-import json
 import multiprocessing
-import os
 import shutil
 import signal
 from collections.abc import Callable
@@ -12,10 +10,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from lm_runs import EXECUTION, begun, lm_run, make_corpus
+from lm_runs import EXECUTION, begun, interrupted, lm_run, losses, make_corpus, stop_itself
 
 from effstate.artifacts import Artifact, ArtifactError, read_json
-from effstate.cohorts import Interrupted
 from effstate.config import ConfigError
 from effstate.lm.checkpoints import load_model
 from effstate.lm.config import LmRunConfig
@@ -35,12 +32,6 @@ def trained(corpus: TokenCorpus, tmp_path_factory: pytest.TempPathFactory) -> Ar
     artifact = begun(tmp_path_factory.mktemp("trained"), lm_run(corpus))
     train_language_model(artifact, corpus, EXECUTION)
     return artifact
-
-
-def losses(artifact: Artifact) -> list[float]:
-    """The training loss of every step that the log holds."""
-    lines = [json.loads(line) for line in artifact.path("log.jsonl").open()]
-    return [line["loss"] for line in lines if line["event"] == "step"]
 
 
 def test_sixteen_steps_leave_exactly_these_files(trained: Artifact) -> None:
@@ -109,14 +100,10 @@ def test_bf16_stays_near_fp32(featurizer: str, corpus: TokenCorpus, tmp_path: Pa
 # --------------------------------------------------------------------------------- interruption
 
 
-def _stop_itself(number: int, at: int) -> Callable[[int, int], None]:
-    return lambda step, steps: os.kill(os.getpid(), number) if step == at else None
-
-
 def _train_and_kill(folder: Path, run: LmRunConfig, corpus_folder: Path) -> None:
     """In a process of its own: SIGKILL oneself after step 12."""
     torch.set_num_threads(1)
-    on_step = _stop_itself(signal.SIGKILL, at=12)
+    on_step = stop_itself(signal.SIGKILL, at=12)
     train_language_model(begun(folder, run), TokenCorpus(corpus_folder), EXECUTION, on_step=on_step)
 
 
@@ -141,17 +128,10 @@ def test_killed_and_resumed_is_equal_to_the_last_bit(
     assert parts.output_digest() == whole.output_digest()
 
 
-def _interrupted(folder: Path, corpus: TokenCorpus, at: int) -> Artifact:
-    artifact = begun(folder, lm_run(corpus))
-    with pytest.raises(Interrupted, match="signal 15"):
-        train_language_model(artifact, corpus, EXECUTION, on_step=_stop_itself(signal.SIGTERM, at))
-    return artifact
-
-
 def test_sigterm_writes_a_resume_point_at_once(
     trained: Artifact, corpus: TokenCorpus, tmp_path: Path
 ) -> None:
-    artifact = _interrupted(tmp_path, corpus, at=13)
+    artifact = interrupted(tmp_path, lm_run(corpus), corpus, at=13)
     points = resume_points(artifact.path(RESUME))
     assert [point.name for point in points] == ["step-00000010", "step-00000013"]
     assert len(points) == KEPT
@@ -178,7 +158,7 @@ def _cut_shard(point: Path) -> None:
 def test_a_damaged_resume_point_is_named_and_the_one_before_serves(
     damage: Callable[[Path], Any], trained: Artifact, corpus: TokenCorpus, tmp_path: Path
 ) -> None:
-    artifact = _interrupted(tmp_path, corpus, at=13)
+    artifact = interrupted(tmp_path, lm_run(corpus), corpus, at=13)
     point = resume_points(artifact.path(RESUME))[-1]
     damage(point)
     with pytest.raises(ArtifactError, match=f"{point.name}: not a complete resume point"):
