@@ -32,7 +32,16 @@ if TYPE_CHECKING:
     import pandas as pd
     import torch
 
-STAGE_VERSIONS = {"data": 1, "train": 1, "trace": 2, "distill": 1, "weights": 1, "collect": 2}
+STAGE_VERSIONS = {
+    "data": 1,
+    "train": 1,
+    "trace": 2,
+    "distill": 1,
+    "weights": 1,
+    "collect": 2,
+    "corpus": 1,
+    "lmtrain": 1,
+}
 """Raise a stage's number when its results change: its artifacts, and what follows, are made anew."""
 
 DEEP_CHECK_BYTES = 64 * 2**20
@@ -284,13 +293,7 @@ class Artifact:
         facts: Mapping[str, Any] | None = None,
     ) -> None:
         """Seal the artifact: provenance with the outputs' sizes and digests, written last."""
-        described = {
-            name: {
-                "bytes": self.path(name).stat().st_size,
-                "sha256": file_digest(self.path(name)),
-            }
-            for name in sorted(outputs)
-        }
+        described = {name: describe_file(self.path(name)) for name in sorted(outputs)}
         write_json(
             self.path(PROVENANCE),
             {
@@ -316,7 +319,7 @@ class Artifact:
         described = provenance["outputs"].get(name)
         if described is None:
             raise ArtifactError(f"{self.path(name)}: not an output of this artifact")
-        problem = _problem(self.path(name), described, deep=None)
+        problem = file_problem(self.path(name), described)
         if problem:
             raise ArtifactError(f"{self.path(name)}: {problem}; {self.remedy}")
         return self.path(name)
@@ -327,7 +330,12 @@ class Artifact:
         return digest_of({k: v["sha256"] for k, v in provenance.get("outputs", {}).items()})
 
 
-def _problem(path: Path, described: Mapping[str, Any], deep: bool | None) -> str | None:
+def describe_file(path: Path) -> dict[str, Any]:
+    """Size and digest of a file, as :func:`file_problem` checks them."""
+    return {"bytes": path.stat().st_size, "sha256": file_digest(path)}
+
+
+def file_problem(path: Path, described: Mapping[str, Any], deep: bool | None = None) -> str | None:
     """What is wrong with a file, or None; ``deep=None`` takes the digest of small files only."""
     if not path.exists():
         return "the file is missing"
@@ -384,7 +392,7 @@ class RunStore:
         provenance = read_json(folder / PROVENANCE)
         problems = []
         for name, described in provenance["outputs"].items():
-            problem = _problem(folder / name, described, deep=True)
+            problem = file_problem(folder / name, described, deep=True)
             if problem:
                 problems.append(f"{folder / name}: {problem}")
         return problems

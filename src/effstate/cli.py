@@ -98,6 +98,22 @@ def data(
         print(f"\n{kind.annotate(described, inputs, labels)}")
 
 
+@app.command("train-lm")
+def train_language_model(
+    name: Annotated[str, typer.Argument(help="a run's name, slug-digest, as `status` prints it")],
+    config: ConfigOption = DEFAULT_CONFIG,
+    scale: ScaleOption = None,
+    results: ResultsOption = None,
+) -> None:
+    """Train one language model, for which torchrun may start several processes.
+
+    On a machine with eight GPUs: torchrun --standalone --nproc-per-node 8 -m effstate train-lm NAME
+    """
+    from effstate.jobs import train_lm
+
+    train_lm(_pipeline(config, scale, results), name)
+
+
 @app.command()
 def verify(
     config: ConfigOption = DEFAULT_CONFIG, scale: ScaleOption = None, results: ResultsOption = None

@@ -281,14 +281,8 @@ class ModelConfig(Strict):
 # ------------------------------------------------------------------------------------- training
 
 
-class TrainingConfig(Strict):
-    """AdamW with warm-up and cosine; an *epoch* is a fixed number of steps, as in table 1.
-
-    ``regularisation`` (lambda) adds lambda * ||A - I||_F of the mixers in ``regularised_layers`` to
-    the loss (appendix A). The paper leaves the reduction over samples and positions open:
-    ``rms`` is the root mean square over all entries times sqrt(heads * n); ``mean`` the mean over
-    samples and positions of the norm over heads and states; ``sum`` the norm over everything.
-    """
+class OptimizerConfig(Strict):
+    """AdamW on ``batch_size`` rows a step, its rate with a linear warm-up and a cosine after it."""
 
     learning_rate: float = Field(2e-3, gt=0)
     min_learning_rate_ratio: float = Field(0.0, ge=0, le=1, description="end of the cosine")
@@ -298,6 +292,17 @@ class TrainingConfig(Strict):
     beta2: float = Field(0.999, ge=0, lt=1)
     grad_clip: float = Field(1.0, gt=0, description="largest norm of the gradient")
     batch_size: int = Field(64, ge=1)
+
+
+class TrainingConfig(OptimizerConfig):
+    """The optimiser's run; an *epoch* is a fixed number of steps, as in table 1.
+
+    ``regularisation`` (lambda) adds lambda * ||A - I||_F of the mixers in ``regularised_layers`` to
+    the loss (appendix A). The paper leaves the reduction over samples and positions open:
+    ``rms`` is the root mean square over all entries times sqrt(heads * n); ``mean`` the mean over
+    samples and positions of the norm over heads and states; ``sum`` the norm over everything.
+    """
+
     epochs: int = Field(70, ge=1)
     steps_per_epoch: int = Field(2000, ge=1)
     evaluate_every: int = Field(10, ge=1, description="epochs between checkpoints and evaluations")

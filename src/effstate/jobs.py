@@ -18,6 +18,7 @@ from tqdm import tqdm
 from effstate.artifacts import (
     Artifact,
     ArtifactError,
+    Request,
     RunStore,
     State,
     read_json,
@@ -28,6 +29,7 @@ from effstate.artifacts import (
 from effstate.cohorts import Cohort, CohortError, Interrupted, run_cohort
 from effstate.config import ConfigError
 from effstate.pipeline import Pipeline
+from effstate.registry import nearest
 from effstate.studies import OpenWeightsStudy
 
 logger = logging.getLogger("effstate")
@@ -191,12 +193,22 @@ def _measure_weights(work: Work, artifact: Artifact) -> None:
     make_weights(artifact, work.execution.device, on_step=work.on_step)
 
 
+def _train_lm(work: Work, artifact: Artifact) -> None:
+    from effstate.lm.corpus import TokenCorpus
+    from effstate.lm.trainer import train_language_model
+
+    (corpus,) = map(work.store.artifact, artifact.request.inputs)
+    opened = TokenCorpus(corpus.folder)
+    train_language_model(artifact, opened, work.execution, on_step=work.on_step, flag=work.flag)
+
+
 WORK: dict[str, Callable[[Work, Artifact], None]] = {
     "data": _make_data,
     "train": _train,
     "trace": _trace,
     "distill": _distil,
     "weights": _measure_weights,
+    "lmtrain": _train_lm,
 }
 """Stage to what makes one of its artifacts (claimed before, sealed by the function)."""
 
@@ -220,6 +232,42 @@ def make_cohort(pipeline: Pipeline, cohort: Cohort) -> dict[str, Any]:
         return run_cohort(
             cohort, store, make, partial=pipeline.project.partial, on_done=reporter.run_done
         )
+
+
+def train_together(store: RunStore, request: Request, execution: Any) -> None:
+    """Train one language model in this process, or in all those that torchrun started together.
+
+    The first process holds the lock. Raises ArtifactError if another job has it.
+    """
+    from effstate.lm.parallel import is_first
+    from effstate.training.interruption import stop_flag
+
+    artifact = store.artifact(request)
+    if artifact.finished:
+        return
+    with contextlib.ExitStack() as stack:
+        flag, on_step = stack.enter_context(stop_flag()), lambda step, steps: None
+        if is_first():
+            if store.is_locked(artifact):
+                raise ArtifactError(f"{artifact.folder}: another job is making it at this moment")
+            stack.enter_context(store.claim(artifact))
+            reporter = stack.enter_context(contextlib.closing(Reporter(store, request.slug, 1)))
+            on_step = reporter.step
+        WORK["lmtrain"](Work(store, execution, on_step, flag), artifact)
+
+
+def train_lm(pipeline: Pipeline, name: str) -> None:
+    """Train the language model ``name`` of the scale; raises ConfigError if there is none."""
+    requests = {
+        request.name: request
+        for study in pipeline.studies.values()
+        if "lmtrain" in study.stages
+        for request in study.requests("lmtrain")
+    }
+    if name not in requests:
+        scale = pipeline.scale.name
+        raise ConfigError(f"the scale '{scale}' has no language model '{name}'{nearest(name, requests)}")
+    train_together(pipeline.store, requests[name], execution_of(pipeline))
 
 
 def make_tables(pipeline: Pipeline, study: str, outputs: Mapping[str, Path]) -> None:

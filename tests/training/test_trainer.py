@@ -192,7 +192,7 @@ def test_every_pass_reads_every_row_once() -> None:
 
 def test_the_schedule_warms_up_and_ends_at_zero() -> None:
     config = TrainingConfig(learning_rate=1.0, epochs=10, steps_per_epoch=10)
-    rates = [learning_rate(config, step) for step in range(100)]
+    rates = [learning_rate(config, step, config.steps) for step in range(100)]
     assert rates[:10] == pytest.approx([(s + 1) / 10 for s in range(10)])
     assert max(rates) == 1.0
     assert rates[-1] < 1e-3

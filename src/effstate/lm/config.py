@@ -1,4 +1,4 @@
-"""Typed configuration of corpora, tokenizers and the bigram-recall analysis (METHOD section 5)."""
+"""Typed configuration of corpora, tokenizers, language models and bigram recall (section 5.3)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from effstate.config import Strict
+from effstate.config import ModelConfig, OptimizerConfig, Strict
 from effstate.registry import nearest
 
 SHARD_DTYPES = {"uint16": "<u2", "uint32": "<u4"}
@@ -131,6 +131,54 @@ class CorpusConfig(Strict):
                 f"validation + test = {self.validation + self.test:g} leaves no document to train on"
             )
         return self
+
+
+# -------------------------------------------------------------------------------------- training
+
+
+class LmTrainingConfig(OptimizerConfig):
+    """A language model's training, counted in steps; the defaults are table 9's where it has them.
+
+    A step reads ``batch_size`` rows in all. Every process takes an equal share of them, in passes of at
+    most ``micro_batch_size`` rows whose gradients are added up: neither decides what is learnt.
+    """
+
+    steps: int = Field(160_000, ge=1)
+    learning_rate: float = Field(1e-3, gt=0)
+    min_learning_rate_ratio: float = Field(0.1, ge=0, le=1, description="end of the cosine")
+    warmup_fraction: float = Field(0.01, ge=0, le=1, description="share of all steps")
+    beta2: float = Field(0.95, ge=0, lt=1)
+    batch_size: int = Field(16, ge=1, description="rows a step, over all processes")
+    micro_batch_size: int | None = Field(
+        None, ge=1, description="rows of one forward pass, at the most; null: a process's whole share"
+    )
+    precision: Literal["fp32", "bf16"] = Field(
+        "bf16", description="of matrix products; weights, states and moments are fp32 always"
+    )
+    activation_checkpointing: bool = Field(
+        False, description="keep each block's input only, and compute the rest again when needed"
+    )
+    parallel: Literal["auto", "ddp", "fsdp"] = Field(
+        "auto", description="of several processes; auto shards what would fill half of a GPU"
+    )
+    checkpoint_every: int = Field(1000, ge=1, description="steps between resume points")
+    evaluate_every: int = Field(2000, ge=1, description="steps between validation losses")
+    evaluation_rows: int = Field(256, ge=1, description="validation rows, at the most")
+
+
+class LmRunConfig(Strict):
+    """Everything that decides a trained language model; two equal values are one run."""
+
+    corpus: CorpusConfig
+    model: ModelConfig
+    training: LmTrainingConfig = LmTrainingConfig()
+    context: int = Field(32_768, ge=2, description="L: tokens that a row predicts")
+    seed: int = Field(0, ge=0, lt=2**32, description="initialisation and row order")
+
+    @property
+    def slug(self) -> str:
+        """Readable part of a run's folder name."""
+        return f"lm-l{self.context}-{self.model.slug}-d{self.model.num_layers}-s{self.seed}"
 
 
 # ---------------------------------------------------------------------------------------- recall

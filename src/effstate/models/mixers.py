@@ -12,6 +12,7 @@ from effstate.config import ModelConfig
 from effstate.models.base import Mixer
 from effstate.models.rope import rotate
 from effstate.operators import DecayFeatures, Features, SoftmaxFeatures
+from effstate.operators.precision import widened
 
 
 class _ProjectedMixer(Mixer):
@@ -41,8 +42,8 @@ class _ProjectedMixer(Mixer):
         raise NotImplementedError
 
     def log_decay(self, gates: Tensor) -> Tensor:
-        """log a = log sigmoid(gates) / beta."""
-        return F.logsigmoid(gates) / self.config.gate_logit_norm
+        """log a = log sigmoid(gates) / beta, never in 16 bits: a decay near 1 would become 1."""
+        return F.logsigmoid(widened(gates)) / self.config.gate_logit_norm
 
 
 class LinearAttention(_ProjectedMixer):

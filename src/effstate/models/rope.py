@@ -7,6 +7,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from effstate.operators.precision import widened
+
 
 def _angles(length: int, size: int, repeats: int, theta: float, device: torch.device) -> Tensor:
     """Position (from 0) times theta^(-2k/size), (length, repeats * size / 2), in float64.
@@ -37,8 +39,10 @@ def rotate(x: Tensor, size: int, theta: float) -> Tensor:
     length, repeats = x.shape[-2], x.shape[-1] // size
     if torch.compiler.is_compiling():
         return rotate_real(x, size, theta)
-    turns = _turns(length, size, repeats, theta, x.dtype.to_complex(), x.device)
-    return torch.view_as_real(torch.view_as_complex(x.unflatten(-1, (-1, 2))) * turns).flatten(-2)
+    wide = widened(x)
+    turns = _turns(length, size, repeats, theta, wide.dtype.to_complex(), x.device)
+    turned = torch.view_as_complex(wide.unflatten(-1, (-1, 2))) * turns
+    return torch.view_as_real(turned).flatten(-2).to(x.dtype)
 
 
 def rotate_real(x: Tensor, size: int, theta: float) -> Tensor:

@@ -13,6 +13,7 @@ from effstate.models.base import Mixer
 from effstate.models.cost import s6_channels, s6_step_rank
 from effstate.models.mixers import GatedLinearAttention
 from effstate.operators import Features, SelectiveFeatures
+from effstate.operators.precision import widened
 
 STEP_RANGE = (1e-3, 1e-1)
 """Steps at the start, where the input says nothing: drawn log-uniformly per channel."""
@@ -30,7 +31,7 @@ class GLAS6(GatedLinearAttention):
 
     def log_decay(self, gates: Tensor) -> Tensor:
         """log a of gates (batch, L, heads * state_size): the n-th state forgets n times as fast."""
-        return F.softplus(gates) * (self.states / -self.config.arange_alpha)
+        return F.softplus(widened(gates)) * (self.states / -self.config.arange_alpha)
 
 
 class S6(Mixer):
@@ -77,7 +78,7 @@ class S6(Mixer):
     def project(self, u: Tensor) -> tuple[Features, Tensor]:
         x = self.value_projection(u)
         C, B, step = self.selection(x).split(self.parts, dim=-1)
-        steps = F.softplus(self.step_expansion(step)).transpose(1, 2)
+        steps = F.softplus(widened(self.step_expansion(step))).transpose(1, 2)
         features = SelectiveFeatures(
             C.unsqueeze(1), B.unsqueeze(1), steps, self.log_rates.exp(), self.skip
         )

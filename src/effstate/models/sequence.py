@@ -60,9 +60,17 @@ class Block(nn.Module):
         """The second half, position by position: x + mlp(norm(x)), (batch, any, width)."""
         return x + self.mlp(self.mlp_norm(x))
 
-    def forward(self, x: Tensor, seen: list[Features] | None = None) -> Tensor:
-        """x (batch, L, width) to the same shape; adds the mixer's features to ``seen``."""
-        return self.transform(self.mix(x, seen))
+    def forward(
+        self, x: Tensor, seen: list[Features] | None = None, positions: Tensor | None = None
+    ) -> Tensor:
+        """x (batch, L, width) to the same shape, or to (batch, k, width) at ``positions`` (batch, k).
+
+        The mixer's features are added to ``seen``.
+        """
+        x = self.mix(x, seen)
+        if positions is not None:
+            x = x.gather(1, positions.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
+        return self.transform(x)
 
 
 class SequenceModel(nn.Module):
@@ -117,16 +125,16 @@ class SequenceModel(nn.Module):
         x = self.embedding(tokens)
         for block in self.blocks[:-1]:
             x = block(x, seen)
-        last = self.blocks[-1]
-        x = last.mix(x, seen)
-        if positions is not None:
-            x = x.gather(1, positions.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
-        return self.final_norm(last.transform(x))
+        return self.final_norm(self.blocks[-1](x, seen, positions))
+
+    @property
+    def readout_weight(self) -> Tensor:
+        """What turns hidden states into logits, (vocabulary, width)."""
+        return self.embedding.weight if self.head is None else self.head.weight
 
     def read(self, hidden: Tensor) -> Tensor:
         """Logits (..., vocabulary) of hidden states (..., width)."""
-        weight = self.embedding.weight if self.head is None else self.head.weight
-        return F.linear(hidden, weight)
+        return F.linear(hidden, self.readout_weight)
 
     def logits_at(self, tokens: Tensor, positions: Tensor, seen: list[Features] | None = None) -> Tensor:
         """Logits (batch, k, vocabulary) of the labels at ``positions`` (batch, k), and only those.

@@ -21,11 +21,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from effstate.operators.precision import in_full_precision
+
 ANCHORED_LIMIT = 30.0
 """Largest exponent of the anchored form: products stay below e^60, rounding near 30 eps."""
 
 
 @torch.compiler.disable
+@in_full_precision
 def linear_attention(
     C: Tensor, B: Tensor, values: Tensor, log_decay: Tensor | None = None, scale: float = 1.0
 ) -> Tensor:

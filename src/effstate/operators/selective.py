@@ -19,6 +19,7 @@ from effstate.ess import EssError, Recurrence
 from effstate.ess.errors import first_true, operator_name
 from effstate.ess.recurrent import WORKSPACE_BYTES
 from effstate.operators.features import Features
+from effstate.operators.precision import in_full_precision
 from effstate.operators.reference import linear_attention_naive, operator_naive
 
 CHUNK = 16
@@ -28,6 +29,7 @@ GROUP_ELEMENTS = 2**19
 """Entries of a chunk's states held at once: rows are taken in groups. Measured: fits the caches."""
 
 
+@in_full_precision
 def selective_scan(C: Tensor, B: Tensor, values: Tensor, steps: Tensor, rates: Tensor) -> Tensor:
     """T values with T_ij = C_i . (a_{j+1} * ... * a_i) . (steps_j B_j), a_i = exp(-steps_i rates).
 

@@ -24,7 +24,7 @@ from effstate.artifacts import (
     write_json,
     write_tensors,
 )
-from effstate.config import RunConfig, TrainingConfig
+from effstate.config import OptimizerConfig, RunConfig, TrainingConfig
 from effstate.models import SequenceModel, build_model
 from effstate.tasks.base import IGNORE
 from effstate.tasks.metrics import Accuracy
@@ -73,17 +73,17 @@ def checkpoint_name(epoch: int) -> str:
     return f"checkpoints/epoch-{epoch:05d}.safetensors"
 
 
-def learning_rate(config: TrainingConfig, step: int) -> float:
-    """Linear warm-up, then a cosine to ``min_learning_rate_ratio``; ``step`` 0 is the first."""
-    warmup = round(config.warmup_fraction * config.steps)
+def learning_rate(config: OptimizerConfig, step: int, steps: int) -> float:
+    """The rate at step 0 .. ``steps`` - 1: linear warm-up, cosine to ``min_learning_rate_ratio``."""
+    warmup = round(config.warmup_fraction * steps)
     if step < warmup:
         return config.learning_rate * (step + 1) / warmup
-    done = (step - warmup) / max(config.steps - warmup, 1)
+    done = (step - warmup) / max(steps - warmup, 1)
     low = config.min_learning_rate_ratio
     return config.learning_rate * (low + (1 - low) * 0.5 * (1 + math.cos(math.pi * done)))
 
 
-def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.AdamW:
+def make_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.AdamW:
     """AdamW with decay on matrices only: gains and biases of fewer dimensions are left alone."""
     matrices = [p for p in model.parameters() if p.ndim >= 2]
     vectors = [p for p in model.parameters() if p.ndim < 2]
@@ -281,7 +281,7 @@ def _train(
 
     look_every = 1 if device.type == "cpu" else 50
     while state == "done" and progress.step < config.steps:
-        rate = learning_rate(config, progress.step)
+        rate = learning_rate(config, progress.step, config.steps)
         for group in optimizer.param_groups:
             group["lr"] = rate
         inputs, positions, targets = splits["train"].batch(order(progress.step).to(device))
