@@ -9,6 +9,7 @@ report: "workflow/report/workflow.rst"
 
 include: "workflow/rules/common.smk"
 include: "workflow/rules/runs.smk"
+include: "workflow/rules/lm.smk"
 include: "workflow/rules/openweights.smk"
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/claims.smk"

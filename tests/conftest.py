@@ -116,6 +116,29 @@ EVERY_STUDY: dict[str, Any] = {
         },
         "trace": {"samples": 2},
     },
+    "lm": {
+        "corpus": {
+            "source": {"kind": "sotu"},
+            "tokenizer": {"kind": "bpe", "vocab_size": 300, "documents": 2},
+            "validation": 0.2,
+            "test": 0.2,
+            "max_documents": 20,
+        },
+        "model": {"width": 8, "heads": 2},
+        "featurizers": ["gla", "sa"],
+        "training": {
+            "steps": 4,
+            "batch_size": 4,
+            "learning_rate": 0.01,
+            "precision": "fp32",
+            "evaluate_every": 2,
+            "evaluation_rows": 4,
+        },
+        "context": 64,
+        "sequences": 8,
+        "recall": {"window": 32, "bootstrap": 10, "grid_points": 8},
+        "trace": {"contexts": ["a few words of one sort", "and more words of another"]},
+    },
     "openweights": {
         "models": {
             "tiny-mamba": {

@@ -41,6 +41,9 @@ STAGE_VERSIONS = {
     "collect": 2,
     "corpus": 1,
     "lmtrain": 1,
+    "lmcounts": 1,
+    "lmeval": 1,
+    "lmtrace": 1,
 }
 """Raise a stage's number when its results change: its artifacts, and what follows, are made anew."""
 

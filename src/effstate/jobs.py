@@ -30,7 +30,7 @@ from effstate.cohorts import Cohort, CohortError, Interrupted, run_cohort
 from effstate.config import ConfigError
 from effstate.pipeline import Pipeline
 from effstate.registry import nearest
-from effstate.studies import OpenWeightsStudy
+from effstate.studies import LanguageStudy, OpenWeightsStudy
 
 logger = logging.getLogger("effstate")
 # Without a log file the sentence on stderr is enough.
@@ -194,12 +194,50 @@ def _measure_weights(work: Work, artifact: Artifact) -> None:
 
 
 def _train_lm(work: Work, artifact: Artifact) -> None:
-    from effstate.lm.corpus import TokenCorpus
     from effstate.lm.trainer import train_language_model
 
-    (corpus,) = map(work.store.artifact, artifact.request.inputs)
-    opened = TokenCorpus(corpus.folder)
-    train_language_model(artifact, opened, work.execution, on_step=work.on_step, flag=work.flag)
+    corpus = _corpus(work, artifact.request.inputs[0])
+    train_language_model(artifact, corpus, work.execution, on_step=work.on_step, flag=work.flag)
+
+
+def _corpus(work: Work, request: Request) -> Any:
+    from effstate.lm.corpus import TokenCorpus
+
+    return TokenCorpus(work.store.artifact(request).folder)
+
+
+def _make_corpus(work: Work, artifact: Artifact) -> None:
+    from effstate.lm.config import CorpusConfig
+    from effstate.lm.corpus import SPLITS, build_corpus
+
+    started, config = time.monotonic(), artifact.request.config
+    assert isinstance(config, CorpusConfig)
+    corpus = build_corpus(artifact.folder, config, workers=work.execution.threads)
+    facts = {f"{split}_tokens": corpus.count(split) for split in SPLITS} | corpus.labels
+    artifact.finish("done", corpus.outputs, seconds=time.monotonic() - started, facts=facts)
+
+
+def _count_corpus(work: Work, artifact: Artifact) -> None:
+    from effstate.lm.evaluation import make_counts
+
+    make_counts(artifact, _corpus(work, artifact.request.inputs[0]))
+
+
+def _evaluate_lm(work: Work, artifact: Artifact) -> None:
+    from effstate.lm.evaluation import make_evaluation
+
+    trained, counts = map(work.store.artifact, artifact.request.inputs)
+    corpus = _corpus(work, trained.request.inputs[0])
+    make_evaluation(
+        artifact, trained, counts, corpus, work.execution, on_step=work.on_step, flag=work.flag
+    )
+
+
+def _trace_lm(work: Work, artifact: Artifact) -> None:
+    from effstate.lm.trace import make_lm_trace
+
+    (trained,) = map(work.store.artifact, artifact.request.inputs)
+    make_lm_trace(artifact, trained, work.execution, on_step=work.on_step, flag=work.flag)
 
 
 WORK: dict[str, Callable[[Work, Artifact], None]] = {
@@ -208,7 +246,11 @@ WORK: dict[str, Callable[[Work, Artifact], None]] = {
     "trace": _trace,
     "distill": _distil,
     "weights": _measure_weights,
+    "corpus": _make_corpus,
+    "lmcounts": _count_corpus,
     "lmtrain": _train_lm,
+    "lmeval": _evaluate_lm,
+    "lmtrace": _trace_lm,
 }
 """Stage to what makes one of its artifacts (claimed before, sealed by the function)."""
 
@@ -313,6 +355,19 @@ def make_weights_tables(pipeline: Pipeline, outputs: Mapping[str, Path]) -> None
     study = pipeline.study("openweights")
     assert isinstance(study, OpenWeightsStudy)
     tables = collect_weights(pipeline.store, study.config, study.by_suite)
+    for name, path in outputs.items():
+        write_table(path, tables[name])
+
+
+def make_language_tables(pipeline: Pipeline, outputs: Mapping[str, Path]) -> None:
+    """Collect the language models and write each table to its path."""
+    from effstate.analysis.language import collect_language
+
+    study = pipeline.study("lm")
+    assert isinstance(study, LanguageStudy)
+    reporter = Reporter(pipeline.store, "collect lm", len(study.models))
+    with contextlib.closing(reporter):
+        tables = collect_language(pipeline.store, study.config, study.models, reporter.run_done)
     for name, path in outputs.items():
         write_table(path, tables[name])
 

@@ -18,6 +18,7 @@ from effstate.config import (
     parse,
     read_yaml,
 )
+from effstate.lm.config import LmStudyConfig
 from effstate.openweights.config import OpenWeightsConfig
 from effstate.registry import nearest
 
@@ -37,6 +38,7 @@ class ScaleConfig(Strict):
     regularisation: SweepConfig | None = None
     distillation: DistillationConfig | None = None
     hybrids: SweepConfig | None = None
+    lm: LmStudyConfig | None = None
     openweights: OpenWeightsConfig | None = None
 
     def studies(self) -> dict[str, Strict]:

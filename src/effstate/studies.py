@@ -13,6 +13,15 @@ from typing import Generic, TypeVar
 
 from effstate.artifacts import Request
 from effstate.config import ConfigError, DistillationConfig, ProjectConfig, Strict, SweepConfig
+from effstate.lm.config import LmEvaluationConfig, LmRunConfig, LmStudyConfig
+from effstate.lm.cost import cost_of, planned_vocabulary
+from effstate.lm.requests import (
+    corpus_request,
+    lm_counts_request,
+    lm_evaluation_request,
+    lm_trace_request,
+    lm_train_request,
+)
 from effstate.openweights.config import FIGURE_SUITES, OpenWeightsConfig, WeightsConfig
 from effstate.requests import (
     check_students,
@@ -171,9 +180,64 @@ class OpenWeightsStudy(Study[OpenWeightsConfig]):
         return lines + [f"skipped: {', '.join(skipped)}"] * bool(skipped)
 
 
+class LanguageStudy(Study[LmStudyConfig]):
+    """Language models: corpus -> counts, training -> evaluation, trace (section 5.3)."""
+
+    stages = ("corpus", "lmcounts", "lmtrain", "lmeval", "lmtrace")
+    run_stages = ("lmtrain",)
+    tables = ("runs", "losses", "curves", "dips", "layers", "recall", "distances", "smoothed")
+
+    def check(self) -> None:
+        """Nothing beyond the configuration."""
+
+    @cached_property
+    def models(self) -> list[tuple[LmRunConfig, tuple[Request, Request, Request]]]:
+        """Each model with its training, evaluation and trace."""
+        config = self.config
+        evaluation = LmEvaluationConfig(window=config.recall.window, sequences=config.sequences)
+        return [
+            (
+                run,
+                (
+                    lm_train_request(run),
+                    lm_evaluation_request(run, evaluation),
+                    lm_trace_request(run, config.trace),
+                ),
+            )
+            for run in config.runs()
+        ]
+
+    def requests(self, stage: str) -> Sequence[Request]:
+        if stage == "corpus":
+            return [corpus_request(self.config.corpus)]
+        if stage == "lmcounts":
+            return [lm_counts_request(self.config.corpus)]
+        place = ("lmtrain", "lmeval", "lmtrace").index(stage)
+        return [requests[place] for _, requests in self.models]
+
+    def shape(self, request: Request) -> str:
+        """A job for each model and seed."""
+        return request.slug
+
+    def plan_lines(self) -> list[str]:
+        """Parameters, tokens, operations, memory and hours of each model."""
+        vocabulary = planned_vocabulary(self.config.corpus.tokenizer)
+        lines = []
+        for run, _ in self.models:
+            cost = cost_of(run, vocabulary)
+            lines.append(
+                f"{run.slug}: {cost.parameters / 1e6:,.1f}M parameters, {cost.tokens / 1e9:,.3g}B "
+                f"tokens, {cost.flops:.2g} FLOPs; {cost.process_bytes / 2**30:,.1f} GiB on one GPU "
+                f"({cost.state_bytes / 2**30:,.1f} of weights, gradients and moments), "
+                f"{cost.gpu_hours:,.2g} GPU-hours at a nominal speed"
+            )
+        return lines
+
+
 KINDS: dict[type[Strict], type[Study]] = {
     SweepConfig: SweepStudy,
     DistillationConfig: DistillationStudy,
+    LmStudyConfig: LanguageStudy,
     OpenWeightsConfig: OpenWeightsStudy,
 }
 """Type of a study's configuration to the kind of study."""

@@ -34,6 +34,8 @@ EXPECTED = {
     "figB4": {"mqar", "copying", "compression"},
     **{f"fig{number}": {"openweights"} for number in (*range(35, 42), *range(43, 47), "B3")},
     "fig9": {"openweights", "lm"},
+    "fig42": {"lm"},
+    "figB6": {"lm"},
 }
 """Figure to its studies, from the paper; runs of no other study may be trained for it."""
 
@@ -96,5 +98,7 @@ def test_a_figure_waits_for_the_runs_of_its_studies_and_no_others(
     assert trained == expected
     measured = {Path(p).parts[2] for p in upstream if p.startswith("results/cohorts/weights/openw")}
     assert bool(measured) == ("openweights" in EXPECTED[figure])
+    language = {Path(p).parts[2] for p in upstream if p.startswith("results/cohorts/lmtrain/")}
+    assert bool(language) == ("lm" in EXPECTED[figure])
     students = {Path(p).parts[2] for p in upstream if p.startswith("results/cohorts/distill/")}
     assert bool(students) == ("distillation" in EXPECTED[figure])

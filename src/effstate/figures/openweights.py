@@ -7,6 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from effstate.figures import panels, style
+from effstate.figures.language import draw_recall
 from effstate.figures.panels import NO_RUNS, Page, Row
 from effstate.figures.registry import FigureSpec
 from effstate.figures.render import FigureContext
@@ -97,7 +98,7 @@ def _separators(spec: FigureSpec, context: FigureContext) -> Page:
     if with_recall:
         page.label(page.axes[0][0], "a", above=16)
         page.label(page.axes[-1][0], "b", "log perplexity over the distance of recall")
-        panels.empty(page, page.axes[-1][0], "b", NO_RUNS)
+        draw_recall(page, page.axes[-1][0], "b", context)
     page.note("Total ESS sums over channels, and is a mean over layers.")
     _say_dips(spec, context, page)
     return page

@@ -35,7 +35,8 @@ SECTIONS = {
 """A section of the paper to the heading under which its figures stand."""
 
 TABLE_MAKERS = {
-    f"analysis/{name}.py" for name in ("collect", "openweights", "proxies", "students", "trace")
+    f"analysis/{name}.py"
+    for name in ("collect", "language", "openweights", "proxies", "students", "trace")
 }
 """What makes the tables; those have rules and stage versions of their own."""
 
@@ -520,17 +521,18 @@ _SECTIONS = {"9": "5.3", "B3": "beyond the paper"}
 
 def _add_open(number: str, title: str, draw: str, caption: str, *tables: str, **options: Any) -> None:
     tolerances = _TOLERANCES[draw]
-    more = options.pop("studies", ())
+    studies = ("openweights", *options.pop("studies", ()))
+    others = options.pop("more_tables", ())
     _add(
         number,
         title,
         _SECTIONS.get(number, "E.5" if draw == "separators" else "E.6"),
         "openweights",
         caption,
-        studies=("openweights", *more),
-        tables=tuple(f"openweights_{table}" for table in ("runs", "curves", *tables)),
+        studies=studies,
+        tables=(*(f"openweights_{table}" for table in ("runs", "curves", *tables)), *others),
         ess_kinds=tuple(f"tol_{tolerance:.0e}".replace("e-0", "e-") for tolerance in tolerances),
-        uses=(),
+        uses=("figures/language.py",),
         options={"draw": draw, "tolerances": tolerances, **options},
     )
 
@@ -544,6 +546,7 @@ _add_open(
     "falls around a separator, and whether EOS does more than a full stop.",
     "dips",
     studies=("lm",),
+    more_tables=("lm_smoothed", "lm_runs"),
 )
 _PAPERS = (
     "Mamba 2.8B",
@@ -594,6 +597,35 @@ _add_open(
     "stop, for every model: look whether a dip of ESS needs what comes after the separator.",
     "dips",
     "causal",
+)
+
+
+_LM_TOLERANCES = (1e-3, 1e-2, 1e-1, 1.0)
+
+_add(
+    "42",
+    "State along sentences: LA, WLA, GLA and SA trained alike",
+    "E.5",
+    "language",
+    "Total ESS of language models that differ in their featurizer only, along three long sentences, a "
+    "row for each tolerance: look whose state falls at a separator, and whose at EOS only.",
+    studies=("lm",),
+    tables=("lm_curves", "lm_dips", "lm_runs"),
+    ess_kinds=("tol_1e-3", "tol_1e-2", "tol_1e-1", "tol_1e0"),
+    uses=(),
+    options={"draw": "modulation", "tolerances": _LM_TOLERANCES},
+)
+_add(
+    "B6",
+    "Language models while they learn",
+    "beyond the paper",
+    "language",
+    "Validation loss of each language model over the tokens that it was trained on, and the loss of "
+    "a guess from the tokens' shares: look whether the models are far below it, and how close together.",
+    studies=("lm",),
+    tables=("lm_losses", "lm_runs"),
+    uses=(),
+    options={"draw": "learning"},
 )
 
 

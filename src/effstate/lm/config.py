@@ -198,3 +198,90 @@ class RecallConfig(Strict):
     bootstrap: int = Field(200, ge=2, description="resamples of whole contexts")
     level: float = Field(0.95, gt=0, lt=1, description="of the intervals")
     seed: int = Field(0, ge=0, lt=2**32, description="of the resamples")
+
+
+# ---------------------------------------------------------------------------------------- study
+
+TEXTS = Path(__file__).parent / "texts"
+
+
+def _contexts() -> tuple[str, ...]:
+    return tuple((TEXTS / "contexts.txt").read_text("utf-8").splitlines())
+
+
+class LmCountsConfig(Strict):
+    """Bigrams and tokens of the training split, counted; nothing about it can be chosen."""
+
+
+class LmEvaluationConfig(Strict):
+    """Which rows of the corpus a trained model reads for its perplexity."""
+
+    window: int = Field(ge=2, description="tokens predicted in one context")
+    sequences: int = Field(ge=1, description="the first rows of the split, at the most")
+    split: Literal["validation", "test"] = "test"
+
+
+class LmTraceConfig(Strict):
+    """The texts along which state modulation is measured (METHOD sections 5 and 7, figure 42)."""
+
+    contexts: tuple[str, ...] = Field(
+        default_factory=_contexts,
+        min_length=2,
+        max_length=5,
+        description="long sentences, each followed by a separator; measured in every order",
+    )
+    tolerances: tuple[Annotated[float, Field(gt=0)], ...] = Field((1e-3, 1e-2, 1e-1, 1.0), min_length=1)
+
+    @model_validator(mode="after")
+    def _check(self) -> LmTraceConfig:
+        for context in self.contexts:
+            if "." in context or not context.strip():
+                raise ValueError(
+                    f"the context {context[:40]!r} is empty or holds a full stop, which is a separator"
+                )
+        return self
+
+
+class LmStudyConfig(Strict):
+    """Language models that differ in their featurizer only (section 5.3, table 9)."""
+
+    corpus: CorpusConfig
+    model: ModelConfig = ModelConfig()
+    featurizers: tuple[str, ...] = Field(("la", "wla", "gla", "sa"), min_length=1)
+    training: LmTrainingConfig = LmTrainingConfig()
+    context: int = Field(32_768, ge=2, description="L: tokens that a row predicts")
+    seeds: tuple[Annotated[int, Field(ge=0, lt=2**32)], ...] = Field((0,), min_length=1)
+    sequences: int = Field(16_000, ge=1, description="test rows whose perplexity is measured")
+    recall: RecallConfig = RecallConfig()
+    trace: LmTraceConfig = Field(default_factory=LmTraceConfig)
+
+    @model_validator(mode="after")
+    def _check(self) -> LmStudyConfig:
+        if self.model.pattern is not None or self.model.featurizer != "gla":
+            raise ValueError("model: the mixers of the study are named by its key featurizers")
+        self.models()
+        if self.recall.window > self.context:
+            raise ValueError(
+                f"recall.window = {self.recall.window} is longer than the models' context; the "
+                f"longest is {self.context}"
+            )
+        return self
+
+    def models(self) -> list[ModelConfig]:
+        """The model with each featurizer; raises ValueError where one does not fit it."""
+        shared = self.model.model_dump()
+        return [ModelConfig.model_validate({**shared, "featurizer": f}) for f in self.featurizers]
+
+    def runs(self) -> list[LmRunConfig]:
+        """Every model, by seed and featurizer."""
+        return [
+            LmRunConfig(
+                corpus=self.corpus,
+                model=model,
+                training=self.training,
+                context=self.context,
+                seed=seed,
+            )
+            for seed in self.seeds
+            for model in self.models()
+        ]

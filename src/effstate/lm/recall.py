@@ -267,6 +267,23 @@ def recall_tables(
     )
 
 
+def mean_by_shard(log_probabilities: Array, distances: Array, shards: int) -> pd.DataFrame:
+    """Log perplexities in nats of at most so many parts of the contexts, each of contexts in a row.
+
+    Columns: shard, ``recall_log_perplexity`` of its recall tokens, ``log_perplexity`` of all tokens
+    at the same positions of the shard, tokens (that recall); shards without any are left out.
+    """
+    rows = []
+    for shard, part in enumerate(np.array_split(np.arange(len(distances)), shards)):
+        if not len(part) or not distances[part].any():
+            continue
+        loss = -log_probabilities[part].astype(np.float64)
+        context, position = np.nonzero(distances[part])
+        means = loss[context, position].mean(), loss.mean(axis=0)[position].mean()
+        rows.append((shard, *means, len(position)))
+    return pd.DataFrame(rows, columns=["shard", "recall_log_perplexity", "log_perplexity", "tokens"])
+
+
 def _table(values: Array, bounds: Array, columns: Mapping[str, Any], **per_curve: Any) -> pd.DataFrame:
     """Values (2, n) of both curves with bounds (2, 2, n) and further columns (2, n), tidy."""
     parts = {
