@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import ess
+import language_model
 import mixers
 import pandas as pd
 import pipeline
@@ -29,6 +30,7 @@ def every(repeats: int) -> Iterator[Row]:
     parts: Iterable[tuple[str, Iterable[Row]]] = (
         ("ess", ess.measured(repeats, "")),
         ("step", mixers.rows(repeats=repeats)),
+        ("language model", language_model.rows(repeats)),
         ("pipeline", pipeline.rows(repeats)),
     )
     for part, found in parts:
