@@ -463,6 +463,9 @@ class ProjectConfig(Strict):
     compile: Literal["auto", "yes", "no"] = Field(
         "auto", description="torch.compile the model while training; auto decides by run length"
     )
+    kernels: Literal["own", "fla"] = Field(
+        "own", description="fla: train with flash-linear-attention's kernels (CUDA, lower precision)"
+    )
     partial: bool = Field(
         False, description="draw figures from the runs that exist and leave gaps for the others"
     )

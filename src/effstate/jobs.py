@@ -142,7 +142,12 @@ def execution_of(pipeline: Pipeline) -> Any:
     from effstate.training.trainer import Execution
 
     project = pipeline.project
-    return Execution(device=project.device, threads=project.threads, compile=project.compile)
+    return Execution(
+        device=project.device,
+        threads=project.threads,
+        compile=project.compile,
+        kernels=project.kernels,
+    )
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from effstate.lm.cost import cost_of
 from effstate.lm.parallel import World, joined, parallelise, without_averaging
 from effstate.lm.resume import load_resume_point, resume_points, save_resume_point
 from effstate.models import SequenceModel, build_model
+from effstate.operators.kernels import kernels_in_use
 from effstate.training.interruption import StopFlag
 from effstate.training.trainer import (
     RESULT,
@@ -290,6 +291,7 @@ def _train(
         "threads": torch.get_num_threads(),
         "dtype": config.precision,
         "path": "compiled" if compiled else "eager",
+        "kernels": kernels_in_use(),
         "parameters": sum(p.numel() for p in steps.model.parameters()),
         "steps": progress.step,
         "tokens": progress.step * tokens_per_step,

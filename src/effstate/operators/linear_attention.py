@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from effstate.operators import kernels
 from effstate.operators.precision import in_full_precision
 
 ANCHORED_LIMIT = 30.0
@@ -40,6 +41,8 @@ def linear_attention(
     Gradients of first order only. torch.compile leaves it as it is: which form is taken depends on
     the data.
     """
+    if kernels.applies(C):
+        return kernels.fla_linear_attention(C, B, values, log_decay, scale)
     batch, heads, L, _ = values.shape
     n = C.shape[-1]
     # Measured: a small state makes small chunks cheaper than the chunk's operator.

@@ -26,6 +26,7 @@ from effstate.artifacts import (
 )
 from effstate.config import OptimizerConfig, RunConfig, TrainingConfig
 from effstate.models import SequenceModel, build_model
+from effstate.operators.kernels import Kernels, kernels, kernels_in_use
 from effstate.tasks.base import IGNORE
 from effstate.tasks.metrics import Accuracy
 from effstate.training.data import RowOrder, Split, load_data, readout_of
@@ -44,6 +45,7 @@ class Execution:
     device: str = "auto"
     threads: int = 1
     compile: str = "auto"
+    kernels: Kernels = "own"
 
     def resolve_device(self) -> torch.device:
         """The torch device; raises ArtifactError if CUDA is asked for where there is none."""
@@ -190,11 +192,15 @@ def log_line(artifact: Artifact, **values: Any) -> None:
 
 @contextlib.contextmanager
 def watched(execution: Execution, flag: StopFlag | None) -> Iterator[StopFlag]:
-    """Threads as configured, signals caught in ``flag`` (or a new one), global random state put back."""
+    """Threads and kernels as configured, signals caught in ``flag`` (or a new one).
+
+    The global random state is put back.
+    """
     if execution.threads != torch.get_num_threads():
         torch.set_num_threads(execution.threads)
     flagged = stop_flag() if flag is None else contextlib.nullcontext(flag)
-    with flagged as stop, torch.random.fork_rng():
+    chosen = kernels(execution.kernels, execution.resolve_device())
+    with flagged as stop, chosen, torch.random.fork_rng():
         yield stop
 
 
@@ -337,6 +343,7 @@ def _train(
             "threads": torch.get_num_threads(),
             "dtype": "float32",
             "path": "compiled" if compiled else "eager",
+            "kernels": kernels_in_use(),
             "parameters": sum(p.numel() for p in model.parameters()),
             "steps": progress.step,
             "host_cpus": os.cpu_count(),
