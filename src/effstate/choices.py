@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import Any
 
 from effstate.config import DistillationConfig, MQARConfig, RunConfig
+from effstate.lm.config import CorpusConfig, FineWebSource, LmStudyConfig
 
 
 @dataclass(frozen=True)
@@ -163,6 +164,18 @@ CHOICES = (
         "The latest one in the same context; the standard curve takes all tokens at those positions.",
     ),
     Choice(
+        "rarity of recalled bigrams",
+        "Whether a token counts as recalled if training has shown its bigram often.",
+        "Only bigrams that occur at most so often in training, as the prior work on recall has it.",
+        "recall.max_training_count",
+    ),
+    Choice(
+        "window of recall",
+        "The length of the contexts over which recall is measured.",
+        "So many tokens, at the most the context that the models were trained on.",
+        "recall.window",
+    ),
+    Choice(
         "language models",
         "Heads, vocabulary, tokenizer and training corpus of the 1B models.",
         "16 heads, GPT-2's byte-level BPE, FineWeb.",
@@ -172,11 +185,13 @@ CHOICES = (
 
 _RUN = RunConfig(task=MQARConfig())
 _STUDY = DistillationConfig(student_k_expansions=[1])
+_LANGUAGE = LmStudyConfig(corpus=CorpusConfig(source=FineWebSource()))
 
 
 def default_of(choice: Choice) -> Any:
     """The default of a choice's key in the configuration; None for a constant of the code."""
     if not choice.key:
         return None
-    of_study = choice.key.partition(".")[0] in DistillationConfig.model_fields
-    return attrgetter(choice.key)(_STUDY if of_study else _RUN)
+    first = choice.key.partition(".")[0]
+    config = next(c for c in (_RUN, _STUDY, _LANGUAGE) if first in type(c).model_fields)
+    return attrgetter(choice.key)(config)
