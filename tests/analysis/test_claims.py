@@ -96,12 +96,14 @@ def test_a_claim_without_its_tables_is_not_run(name: str) -> None:
 
 
 def test_a_study_of_the_scale_without_a_table_says_which() -> None:
-    demo = Path(__file__).parents[2] / "config/scales"
-    claims, _ = judge({}, load_scale("demo", demo, {}))
-    notes = claims.set_index("claim")["note"]
-    assert set(claims["outcome"]) == {"not run"}
-    assert notes["state-saturation"] == "there is no row in mqar_runs and mqar_checkpoints"
-    assert notes["modulation-order"] == "the scale demo does not run lm"
+    demo = load_scale("demo", Path(__file__).parents[2] / "config/scales")
+    without = demo.model_copy(update={"lm": None})
+    for scale, note in ((demo, "there is no row in lm_dips"), (without, "the scale demo does not run lm")):
+        claims, _ = judge({}, scale)
+        notes = claims.set_index("claim")["note"]
+        assert set(claims["outcome"]) == {"not run"}
+        assert notes["state-saturation"] == "there is no row in mqar_runs and mqar_checkpoints"
+        assert notes["modulation-order"] == note
 
 
 @pytest.mark.parametrize("name", CASES)
