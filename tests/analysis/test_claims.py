@@ -98,7 +98,8 @@ def test_a_claim_without_its_tables_is_not_run(name: str) -> None:
 def test_a_study_of_the_scale_without_a_table_says_which() -> None:
     demo = load_scale("demo", Path(__file__).parents[2] / "config/scales")
     without = demo.model_copy(update={"lm": None})
-    for scale, note in ((demo, "there is no row in lm_dips"), (without, "the scale demo does not run lm")):
+    expected = ((demo, "there is no row in lm_dips"), (without, "the scale demo does not run lm"))
+    for scale, note in expected:
         claims, _ = judge({}, scale)
         notes = claims.set_index("claim")["note"]
         assert set(claims["outcome"]) == {"not run"}
