@@ -165,6 +165,17 @@ class SingleNode:
         )
         return [tuple(line.split("|", 2)) for line in done.stdout.splitlines() if "|" in line]  # type: ignore[misc]
 
+    def start_requeued(self, seconds: float = 60) -> None:
+        """Start at once what SLURM put back into its queue after a failure, which it would delay."""
+        deadline = time.monotonic() + seconds
+        while not [job for job, state, _ in self.jobs() if state == "PENDING"]:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no job was queued again; see {self.folder}")
+            time.sleep(0.2)
+        for job, state, _ in self.jobs():
+            if state == "PENDING":
+                subprocess.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], check=True)
+
     def wait_until_idle(self, seconds: float = 60) -> None:
         deadline = time.monotonic() + seconds
         while not self.state().startswith("idle"):

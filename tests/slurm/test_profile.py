@@ -101,6 +101,7 @@ def test_a_disturbed_training_goes_on_to_the_bytes_of_a_local_run(
     else:
         node.kill_node()
         node.start_node()
+        node.start_requeued()
     said, _ = process.communicate(timeout=400)
     assert process.returncode == 0, said
     (log,) = there.glob("results/runs/train/*/log.jsonl")
@@ -112,7 +113,7 @@ def test_a_disturbed_training_goes_on_to_the_bytes_of_a_local_run(
 def test_a_training_longer_than_its_time_limit_goes_on_in_the_next_job(
     node: SingleNode, tmp_path: Path
 ) -> None:
-    scale = long_scale(1200)
+    scale = long_scale(450)
     there = make_project(tmp_path / "cluster", scale)
     done = submitted(there, TRAINED, "--set-resources", "train:runtime=1", "--retries", "8")
     assert done.returncode == 0, done.stderr
