@@ -185,12 +185,14 @@ def import_archive(
     pipeline = _pipeline(config, None, results)
     done = import_archive(file, pipeline.store)
     manifest = done.manifest
-    keys = [f"scale={manifest.scale}"] * (manifest.scale != pipeline.scale.name)
-    keys += ["partial=true"] * (manifest.missing > 0)
-    command = " ".join(["snakemake figures", *(["--config", *keys] if keys else [])])
-    print(f"imported {done.imported}, already there {done.present}; run `{command}`: it draws from them")
+    other = f" --config scale={manifest.scale}" if manifest.scale != pipeline.scale.name else ""
+    print(
+        f"imported {done.imported}, already there {done.present}; "
+        f"run `snakemake figures{other}`: it draws from them"
+    )
+    print("what is not there is made first; with partial=true figures leave gaps for it instead")
     if manifest.missing:
-        print(f"{manifest.missing} of {manifest.requested} are not in the archive; figures leave gaps")
+        print(f"{manifest.missing} of the {manifest.requested} artifacts were not finished on export")
     if done.outdated:
         print(f"{done.outdated} are of another version of their stage: this effstate makes them anew")
 
@@ -206,7 +208,7 @@ def gc(
 ) -> None:
     """List runs in the store that no scale asks for any more, with their size; remove them.
 
-    Overrides count as config/config.yaml has them: runs under others, given on a command line, are listed.
+    Overrides count as config/config.yaml has them; runs under others are listed.
     """
     from effstate import transfer
     from effstate.config import read_yaml

@@ -280,15 +280,17 @@ def export_study(pipeline: Pipeline, study: str, path: Path, without: Collection
         artifacts=[_archived(artifact) for artifact in finished],
     )
     text = json.dumps(manifest.model_dump(mode="json"), indent=1, sort_keys=True) + "\n"
-    with _one_sentence(path), atomic_path(path) as temporary:
-        with (
-            tarfile.open(temporary, "w:", format=tarfile.PAX_FORMAT, copybufsize=CHUNK_BYTES) as archive,
-            _bar(f"export {study}", manifest.bytes) as bar,
-        ):
-            archive.addfile(_header(MANIFEST, len(text.encode())), io.BytesIO(text.encode()))
-            for artifact, archived in zip(finished, manifest.artifacts, strict=True):
-                for file in archived.files:
-                    _add(archive, f"{archived.folder}/{file.path}", artifact, file, bar)
+    options: dict[str, Any] = {"format": tarfile.PAX_FORMAT, "copybufsize": CHUNK_BYTES}
+    with (
+        _one_sentence(path),
+        atomic_path(path) as temporary,
+        tarfile.open(temporary, "w:", **options) as archive,
+        _bar(f"export {study}", manifest.bytes) as bar,
+    ):
+        archive.addfile(_header(MANIFEST, len(text.encode())), io.BytesIO(text.encode()))
+        for artifact, archived in zip(finished, manifest.artifacts, strict=True):
+            for file in archived.files:
+                _add(archive, f"{archived.folder}/{file.path}", artifact, file, bar)
     return manifest
 
 
