@@ -388,7 +388,11 @@ def test_a_foreign_archive_is_refused_and_leaves_nothing(
 
 def test_a_sparse_member_is_refused(archive: Path, tmp_path: Path) -> None:
     members = members_of(archive)
-    members[-1][0].pax_headers = {"GNU.sparse.major": "0", "GNU.sparse.size": "9", "GNU.sparse.map": "0,1"}
+    members[-1][0].pax_headers = {
+        "GNU.sparse.major": "0",
+        "GNU.sparse.size": "9",
+        "GNU.sparse.map": "0,1",
+    }
     with pytest.raises(ArtifactError, match="is not a plain file"):
         import_archive(written(tmp_path / "bad.tar", members), RunStore(tmp_path / "results"))
 
