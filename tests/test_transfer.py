@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import random
@@ -159,6 +160,8 @@ def test_the_archive_is_a_plain_tar_that_tells_what_it_holds(pipeline: Pipeline,
         f"runs/{a['stage']}/{a['name']}/{f['path']}" for a in manifest["artifacts"] for f in a["files"]
     ]
     assert listed == [member.name for member in members[1:]]
+    names = [(a["stage"], a["name"]) for a in manifest["artifacts"]]
+    assert names == sorted(names, key=lambda n: (("data", "train", "trace").index(n[0]), n[1]))
     assert not any("resume" in name or "lock" in name for name in listed)
 
 
@@ -297,11 +300,11 @@ def renamed(members: Changed, old: str, new: str) -> Changed:
     return listing(members, change)
 
 
-def artifact_set(key: str, value: Any) -> Callable[[Changed], Changed]:
-    """A change of one key of the first artifact in the manifest."""
+def artifact_set(**keys: Any) -> Callable[[Changed], Changed]:
+    """A change of keys of the first artifact in the manifest."""
 
     def change(manifest: dict[str, Any]) -> None:
-        manifest["artifacts"][0][key] = value
+        manifest["artifacts"][0] |= keys
 
     return lambda members: listing(members, change)
 
@@ -319,8 +322,6 @@ def extra(members: Changed, name: str) -> Changed:
 
 def other_content(members: Changed, suffix: str, content: bytes) -> Changed:
     """The first file of that name with another content, and a manifest that agrees with it."""
-    import hashlib
-
     place = next(i for i, (m, _) in enumerate(members) if m.name.endswith(suffix))
     name = members[place][0].name
 
@@ -343,11 +344,17 @@ UNTRUSTED: dict[str, tuple[Callable[[Changed], Changed], str]] = {
     "manifest is cut off": (lambda m: [(m[0][0], m[0][1][:99])], "not complete JSON"),
     "newer format": (lambda m: listing(m, lambda d: d.update(format=2)), "update effstate"),
     "unknown key": (lambda m: listing(m, lambda d: d.update(new=2)), "unknown key 'new'"),
-    "unknown stage": (artifact_set("stage", "trane"), "no stage 'trane'; the nearest known one"),
-    "climbing name": (artifact_set("name", "../../x-0123456789ab"), "is no artifact's name"),
-    "empty name": (artifact_set("name", ""), "is no artifact's name"),
-    "another name": (artifact_set("name", "x-0123456789ab"), "is no artifact's name"),
-    "no request": (artifact_set("files", []), "has no request.json or no provenance.json"),
+    "unknown stage": (artifact_set(stage="trane"), "no stage 'trane'; the nearest known one"),
+    "climbing name": (artifact_set(name="../../x-0", digest="0"), "is no artifact's name"),
+    "name in a folder": (artifact_set(name="x/x-0", digest="0"), "is no artifact's name"),
+    "hidden name": (artifact_set(name=".x-0", digest="0"), "is no artifact's name"),
+    "empty name": (artifact_set(name="", digest=""), "is no artifact's name"),
+    "another name": (artifact_set(name="x-0123456789ab"), "is no artifact's name"),
+    "artifact twice": (
+        lambda m: listing(m, lambda d: d["artifacts"].append(d["artifacts"][0])),
+        "an artifact is in it twice",
+    ),
+    "no request": (artifact_set(files=[]), "has no request.json or no provenance.json"),
     "climbing path": (lambda m: renamed(m, "out.txt", "../../../x"), "is no output's path"),
     "absolute path": (lambda m: renamed(m, "out.txt", "/x"), "is no output's path"),
     "another system's path": (lambda m: renamed(m, "out.txt", "..\\x"), "is no output's path"),
@@ -403,7 +410,7 @@ def test_no_flipped_or_missing_byte_comes_into_a_store(archive: Path, tmp_path: 
     import_archive(archive, good)
     expected, draws = files(good), random.Random(0)
     refused = 0
-    for number in range(120):
+    for number in range(80):
         content = bytearray(whole)
         place = draws.randrange(len(content))
         if number % 2:
@@ -419,7 +426,7 @@ def test_no_flipped_or_missing_byte_comes_into_a_store(archive: Path, tmp_path: 
             assert files(here) == {}
         else:  # in the padding between files, or after the last one
             assert files(here) == expected
-    assert refused > 60
+    assert refused > 40
 
 
 def test_other_files_are_refused_in_one_sentence(tmp_path: Path) -> None:
@@ -483,6 +490,12 @@ def stray(seed: int = 7) -> tuple[Request, Request, Request]:
     return data_request(run), train_request(run), trace_request(run, TraceConfig())
 
 
+def without_paper(folder: Path) -> Path:
+    """The project without its largest scale, which takes a second to expand."""
+    (folder / "config/scales/paper.yaml").unlink()
+    return folder
+
+
 def unneeded(pipeline: Pipeline) -> dict[str, str]:
     """What the store holds without need, by stage, with why it is kept."""
     config = read_yaml(pipeline.base / "config/config.yaml")
@@ -500,7 +513,9 @@ def test_gc_removes_what_no_scale_names_and_nothing_else(tmp_path: Path) -> None
             make(artifact)
     members = [{"name": requests[0].name, "digest": requests[0].digest}]
     write_json(pipeline.results / "cohorts/data/mqar/old.json", {"members": members})
-    (pipeline.store.runs / "train/notes-of-mine").mkdir()
+    mine = [pipeline.store.runs / "train" / name for name in ("notes", "notes-0123456789ab")]
+    for folder in mine:
+        folder.mkdir()
     listed = effstate("gc", cwd=tmp_path)
     assert listed.returncode == 0, listed.stderr
     size = sum(p.stat().st_size for r in requests for p in _tree(pipeline.store.artifact(r).folder))
@@ -512,7 +527,7 @@ def test_gc_removes_what_no_scale_names_and_nothing_else(tmp_path: Path) -> None
     assert "removed 3" in removed.stdout, removed.stderr
     assert files(pipeline.store) == before
     assert sorted((pipeline.results / "cohorts").glob("*/*/*.json")) == manifests
-    assert (pipeline.store.runs / "train/notes-of-mine").is_dir()
+    assert all(folder.is_dir() for folder in mine)
 
 
 def _tree(folder: Path) -> list[Path]:
@@ -521,6 +536,7 @@ def _tree(folder: Path) -> list[Path]:
 
 def test_gc_keeps_what_is_being_made_and_what_it_is_made_from(tmp_path: Path) -> None:
     pipeline = filled(tmp_path)
+    without_paper(tmp_path)
     requests = stray()
     for request in requests[:2]:
         with pipeline.store.claim(pipeline.store.artifact(request)) as artifact:
@@ -539,6 +555,7 @@ def test_gc_keeps_what_is_being_made_and_what_it_is_made_from(tmp_path: Path) ->
 
 def test_gc_lists_outdated_versions_of_a_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline = filled(tmp_path)
+    without_paper(tmp_path)
     monkeypatch.setitem(transfer.STAGE_VERSIONS, "trace", 99)
     named = transfer.needed(read_yaml(tmp_path / "config/config.yaml"), tmp_path)
     found = transfer.unneeded(pipeline.store, named)
@@ -549,6 +566,7 @@ def test_gc_lists_outdated_versions_of_a_stage(tmp_path: Path, monkeypatch: pyte
 def test_gc_keeps_a_scale_as_written_and_under_the_project_s_overrides(tmp_path: Path) -> None:
     more = {"mqar": {"axes": {"task.kv": [2, 3]}}}
     make_project(tmp_path, results=str(tmp_path / "results"), overrides=more)
+    without_paper(tmp_path)
     pipeline = Pipeline.from_file(tmp_path / "config/config.yaml")
     plain = Pipeline.from_config(
         read_yaml(tmp_path / "config/config.yaml") | {"overrides": {}}, tmp_path
@@ -558,8 +576,9 @@ def test_gc_keeps_a_scale_as_written_and_under_the_project_s_overrides(tmp_path:
         with pipeline.store.claim(pipeline.store.artifact(request)) as artifact:
             make(artifact)
     assert len(requests) == 3
-    assert unneeded(pipeline) == {"data": ""}
     config = read_yaml(tmp_path / "config/config.yaml")
+    found = transfer.unneeded(pipeline.store, transfer.needed(config, tmp_path))
+    assert [item.folder.name for item in found] == [stray()[0].name]
     named = transfer.needed(config, tmp_path, ["demo"])
     assert len(transfer.unneeded(pipeline.store, named)) == 4
 
@@ -567,6 +586,7 @@ def test_gc_keeps_a_scale_as_written_and_under_the_project_s_overrides(tmp_path:
 @pytest.mark.parametrize("where", ["file", "overrides"])
 def test_gc_removes_nothing_while_a_scale_cannot_be_resolved(where: str, tmp_path: Path) -> None:
     pipeline = filled(tmp_path)
+    without_paper(tmp_path)
     with pipeline.store.claim(pipeline.store.artifact(stray()[0])) as artifact:
         make(artifact)
     if where == "file":

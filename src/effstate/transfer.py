@@ -519,7 +519,7 @@ def _land(source: Path, replaced: Path, artifact: ArchivedArtifact, store: RunSt
 def needed(
     config: Mapping[str, Any], base: Path, scales: Iterable[str] | None = None
 ) -> set[tuple[str, str]]:
-    """(stage, name) of every artifact that a scale asks for, with everything it is made from.
+    """(stage, name) of every artifact that a scale asks for.
 
     A scale counts as its file has it, and with the project's overrides as well where they fit it.
 
@@ -537,10 +537,10 @@ def needed(
         raise ConfigError(f"name a scale, one of {', '.join(known)}" if known else "there is no scale")
     found: set[tuple[str, str]] = set()
     for name in chosen:
-        _collect(Pipeline.from_config({**config, "scale": name, "overrides": {}}, base), found)
+        found |= _names(Pipeline.from_config({**config, "scale": name, "overrides": {}}, base))
         if config.get("overrides"):
             try:
-                _collect(Pipeline.from_config({**config, "scale": name}, base), found)
+                found |= _names(Pipeline.from_config({**config, "scale": name}, base))
             except (ConfigError, UnknownNameError):
                 # Overrides are written for one scale; on another that refuses them nothing ran.
                 if name == config.get("scale"):
@@ -548,15 +548,10 @@ def needed(
     return found
 
 
-def _collect(pipeline: Pipeline, found: set[tuple[str, str]]) -> None:
-    """Add every request of a pipeline, and its inputs', to ``found``."""
-    for study in pipeline.studies:
-        waiting = [r for stage in pipeline.stages(study) for r in pipeline.requests(study, stage)]
-        while waiting:
-            request = waiting.pop()
-            if (request.stage, request.name) not in found:
-                found.add((request.stage, request.name))
-                waiting += request.inputs
+def _names(pipeline: Pipeline) -> set[tuple[str, str]]:
+    """(stage, name) of every request of a pipeline; what a request is made from is one of them."""
+    stages = [(study, stage) for study in pipeline.studies for stage in pipeline.stages(study)]
+    return {(r.stage, r.name) for study, stage in stages for r in pipeline.requests(study, stage)}
 
 
 def _is_artifact(folder: Path) -> bool:
