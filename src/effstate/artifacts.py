@@ -362,25 +362,29 @@ class RunStore:
         """The (possibly missing) artifact of a request."""
         return Artifact(self, request)
 
-    def _lock(self, artifact: Artifact) -> FileLock:
+    def lock(self, stage: str, name: str) -> FileLock:
+        """The lock (not yet held) of the artifact ``name`` of a stage, whether it exists or not."""
         # Locks lie beside the folders, so that discarding a folder cannot remove a held lock.
-        path = self.runs / ".locks" / f"{artifact.request.stage}-{artifact.request.name}"
+        path = self.runs / ".locks" / f"{stage}-{name}"
         path.parent.mkdir(parents=True, exist_ok=True)
         return FileLock(path)
 
-    def is_locked(self, artifact: Artifact) -> bool:
-        """Whether another process works on the artifact at this moment."""
-        lock = self._lock(artifact)
+    def is_held(self, stage: str, name: str) -> bool:
+        """Whether another process works on the artifact ``name`` of a stage at this moment."""
         try:
-            with lock.acquire(timeout=0):
+            with self.lock(stage, name).acquire(timeout=0):
                 return False
         except Timeout:
             return True
 
+    def is_locked(self, artifact: Artifact) -> bool:
+        """Whether another process works on the artifact at this moment."""
+        return self.is_held(artifact.request.stage, artifact.request.name)
+
     @contextlib.contextmanager
     def claim(self, artifact: Artifact) -> Iterator[Artifact]:
         """Hold the artifact's lock; waits for whoever holds it (who then has finished it)."""
-        with self._lock(artifact).acquire():
+        with self.lock(artifact.request.stage, artifact.request.name).acquire():
             artifact.begin()
             yield artifact
 
@@ -399,6 +403,11 @@ class RunStore:
             if problem:
                 problems.append(f"{folder / name}: {problem}")
         return problems
+
+    def manifests(self) -> dict[Path, set[str]]:
+        """Every cohort's manifest, with the digests of its members."""
+        paths = sorted((self.results / "cohorts").glob("*/*/*.json"))
+        return {path: {member["digest"] for member in read_json(path)["members"]} for path in paths}
 
     def discard(self, name: str) -> list[Path]:
         """Remove the artifact ``name`` and every artifact made from it.
@@ -421,8 +430,8 @@ class RunStore:
             doomed += found
             digests |= {folder.name.rpartition("-")[2] for folder in found}
         removed = []
-        for manifest in sorted((self.results / "cohorts").glob("*/*/*.json")):
-            if digests & {member["digest"] for member in read_json(manifest)["members"]}:
+        for manifest, members in self.manifests().items():
+            if digests & members:
                 manifest.unlink()
                 removed.append(manifest)
         for folder in doomed:

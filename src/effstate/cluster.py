@@ -1,6 +1,7 @@
 """What a job asks a SLURM cluster for, and what can be refused before anything is submitted.
 
-Nothing here submits: Snakemake's SLURM executor does, with the resources that :func:`resources` gives.
+Nothing here submits: Snakemake's SLURM executor does, with what :func:`where`, :func:`job_minutes` and
+:func:`job_megabytes` give.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ GPU_STAGES = frozenset({"train", "trace", "distill", "weights", "lmtrain", "lmev
 # Estimates come from nominal speeds: a job gets so many times as long, and never less than this.
 TIME_MARGIN = 3.0
 LEAST_MINUTES = 15
-# Room for another look at memory than the estimate's.
+# The estimate leaves out what libraries and the allocator keep.
 MEMORY_MARGIN = 1.5
 LEAST_MB = 2000
 SMALL_JOB = {"runtime": LEAST_MINUTES, "mem_mb": 4000}

@@ -14,6 +14,7 @@ from effstate.workload import (
     GPU_FLOPS_PER_SECOND,
     GPU_STEP_OVERHEAD,
     labels_per_row,
+    rows_of,
     seconds,
 )
 
@@ -78,8 +79,7 @@ def plan(pipeline: Pipeline) -> list[StudyPlan]:
                     default=0.0,
                 ),
                 data_bytes=sum(
-                    (t.num_train + t.num_validation + t.num_test)
-                    * (t.seq_len * (2 if t.vocab_size < 2**15 else 4) + 8 * labels_per_row(t))
+                    rows_of(t) * (t.seq_len * (2 if t.vocab_size < 2**15 else 4) + 8 * labels_per_row(t))
                     for t in tasks.values()
                 ),
                 measured=bool(known),

@@ -14,7 +14,6 @@ from typing import Generic, TypeVar
 from effstate.artifacts import Request
 from effstate.config import ConfigError, DistillationConfig, ProjectConfig, Strict, SweepConfig
 from effstate.lm.config import LmEvaluationConfig, LmRunConfig, LmStudyConfig
-from effstate.lm.cost import cost_of, planned_vocabulary
 from effstate.lm.requests import (
     corpus_request,
     lm_counts_request,
@@ -32,6 +31,7 @@ from effstate.requests import (
     train_request,
 )
 from effstate.sweep import ExpandedSweep, expand
+from effstate.workload import lm_cost
 
 C = TypeVar("C", bound=Strict)
 
@@ -221,10 +221,9 @@ class LanguageStudy(Study[LmStudyConfig]):
 
     def plan_lines(self) -> list[str]:
         """Parameters, tokens, operations, memory and hours of each model."""
-        vocabulary = planned_vocabulary(self.config.corpus.tokenizer)
         lines = []
         for run, _ in self.models:
-            cost = cost_of(run, vocabulary)
+            cost = lm_cost(run)
             lines.append(
                 f"{run.slug}: {cost.parameters / 1e6:,.1f}M parameters, {cost.tokens / 1e9:,.3g}B "
                 f"tokens, {cost.flops:.2g} FLOPs; {cost.process_bytes / 2**30:,.1f} GiB on one GPU "

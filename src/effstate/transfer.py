@@ -139,13 +139,6 @@ def size_text(count: float) -> str:
     return f"{count:,.1f} TB"
 
 
-def _lock(store: RunStore, stage: str, name: str) -> FileLock:
-    """The lock that the run store holds while it makes an artifact (a test keeps the two in step)."""
-    path = store.runs / ".locks" / f"{stage}-{name}"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return FileLock(path)
-
-
 @contextlib.contextmanager
 def _held(lock: FileLock, message: str) -> Iterator[None]:
     """Hold a lock that must be free; raises ArtifactError with the message if it is not."""
@@ -447,7 +440,7 @@ def import_archive(path: Path, store: RunStore) -> Imported:
         raise ArtifactError(f"{path}: the file does not exist")
     with (
         _one_sentence(path),
-        _held(_lock(store, "import", "all"), f"{store.runs}: another import is going on"),
+        _held(store.lock("import", "all"), f"{store.runs}: another import is going on"),
     ):
         staging = store.runs / STAGING
         shutil.rmtree(staging, ignore_errors=True)  # of an import that was killed
@@ -478,7 +471,7 @@ def _unpack(
     manifest = _read_manifest(members, path)
     new = [a for a in manifest.artifacts if not _is_present(store, a)]
     for artifact in new:
-        with _held(_lock(store, *artifact.key), _in_use(store, artifact)):
+        with _held(store.lock(*artifact.key), _in_use(store, artifact)):
             pass
     folders = {artifact.folder for artifact in new}
     expected = {f"{a.folder}/{f.path}": (a, f) for a in manifest.artifacts for f in a.files}
@@ -503,7 +496,7 @@ def _in_use(store: RunStore, artifact: ArchivedArtifact) -> str:
 def _land(source: Path, replaced: Path, artifact: ArchivedArtifact, store: RunStore) -> None:
     """Move an unpacked artifact into place in one step, unless it has been finished meanwhile."""
     folder = store.runs / artifact.stage / artifact.name
-    with _held(_lock(store, *artifact.key), _in_use(store, artifact)):
+    with _held(store.lock(*artifact.key), _in_use(store, artifact)):
         if _is_present(store, artifact):
             return
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -578,7 +571,11 @@ def unneeded(store: RunStore, named: Collection[tuple[str, str]]) -> list[Unneed
     """
     folders = [f for f in store.folders() if (f.parent.name, f.name) not in named and _is_artifact(f)]
     requests = {folder: read_json(folder / REQUEST) for folder in folders}
-    kept = {folder: "it is being made" for folder in folders if _is_locked(store, folder)}
+    kept = {
+        folder: "it is being made"
+        for folder in folders
+        if store.is_held(folder.parent.name, folder.name)
+    }
     digests = {digest for folder in kept for digest in requests[folder]["inputs"]}
     while more := [f for f in folders if f not in kept and f.name.rpartition("-")[2] in digests]:
         kept |= {folder: "what is made from it is being made" for folder in more}
@@ -594,30 +591,19 @@ def unneeded(store: RunStore, named: Collection[tuple[str, str]]) -> list[Unneed
     ]
 
 
-def _is_locked(store: RunStore, folder: Path) -> bool:
-    try:
-        with _lock(store, folder.parent.name, folder.name).acquire(timeout=0):
-            return False
-    except Timeout:
-        return True
-
-
 def remove(store: RunStore, chosen: Iterable[Unneeded]) -> list[Path]:
     """Remove artifact folders that need not be kept, and the manifests of cohorts that name them.
 
     Returns the folders that were removed; one whose lock is held by now stays.
     """
-    members = {
-        manifest: {member["digest"] for member in read_json(manifest)["members"]}
-        for manifest in sorted((store.results / "cohorts").glob("*/*/*.json"))
-    }
+    members = store.manifests()
     removed = []
     for item in chosen:
         if item.kept:
             continue
         stage, name = item.folder.parent.name, item.folder.name
         try:
-            with _one_sentence(item.folder), _lock(store, stage, name).acquire(timeout=0):
+            with _one_sentence(item.folder), store.lock(stage, name).acquire(timeout=0):
                 for manifest, digests in members.items():
                     if name.rpartition("-")[2] in digests:
                         manifest.unlink(missing_ok=True)

@@ -74,6 +74,18 @@ def _student_seconds(request: Request, overhead: float, speed: float) -> float:
     return steps * overhead + work / speed
 
 
+def rows_of(task: TaskConfig) -> int:
+    """Rows of all three splits of a task."""
+    return task.num_train + task.num_validation + task.num_test
+
+
+def _lm_run(request: Request) -> LmRunConfig:
+    """The language model behind its training, evaluation or trace."""
+    config = (request if request.stage == "lmtrain" else request.inputs[0]).config
+    assert isinstance(config, LmRunConfig)
+    return config
+
+
 def lm_cost(run: LmRunConfig) -> LmCost:
     """What a language model costs on one nominal GPU."""
     return cost_of(run, planned_vocabulary(run.corpus.tokenizer))
@@ -81,11 +93,8 @@ def lm_cost(run: LmRunConfig) -> LmCost:
 
 def _lm_seconds(request: Request, device: Device) -> float:
     """Of a language model's training or evaluation."""
-    trained = request if request.stage == "lmtrain" else request.inputs[0]
-    run = trained.config
-    assert isinstance(run, LmRunConfig)
-    cost = lm_cost(run)
-    # A nominal GPU per process; a CPU is slower by the ratio of the two speeds above.
+    cost = lm_cost(_lm_run(request))
+    # A CPU is slower than the nominal GPU by the ratio of the two speeds above.
     slower = GPU_FLOPS_PER_SECOND / CPU_FLOPS_PER_SECOND if device == "cpu" else 1.0
     whole = cost.gpu_hours * 3600 * slower
     if request.stage == "lmtrain":
@@ -102,9 +111,7 @@ def seconds(request: Request, device: Device) -> float:
         case "data":
             config = request.config
             assert isinstance(config, DataConfig)
-            task = config.task
-            rows = task.num_train + task.num_validation + task.num_test
-            return rows * max(task.seq_len, 64) / 64 / ROWS_PER_SECOND
+            return rows_of(config.task) * max(config.task.seq_len, 64) / 64 / ROWS_PER_SECOND
         case "train" | "trace":
             run = run_of(request)
             whole = run.training.steps * overhead + run_flops(run) / speed
@@ -127,16 +134,9 @@ def memory_bytes(request: Request) -> float:
             tokens = run.training.batch_size * task.seq_len
             kept = 4 * tokens * model.num_layers * (20 * model.width + task.seq_len * model.heads)
             logits = 12 * run.training.batch_size * labels_per_row(task) * task.vocab_size
-            rows = task.num_train + task.num_validation + task.num_test
-            return PROCESS_BYTES + weights + kept + logits + 12 * rows * task.seq_len
-        case "lmtrain":
-            run_config = request.config
-            assert isinstance(run_config, LmRunConfig)
-            return PROCESS_BYTES + lm_cost(run_config).process_bytes
-        case "lmeval" | "lmtrace":
-            run_config = request.inputs[0].config
-            assert isinstance(run_config, LmRunConfig)
-            return PROCESS_BYTES + lm_cost(run_config).process_bytes
+            return PROCESS_BYTES + weights + kept + logits + 12 * rows_of(task) * task.seq_len
+        case "lmtrain" | "lmeval" | "lmtrace":
+            return PROCESS_BYTES + lm_cost(_lm_run(request)).process_bytes
         case "data":
             return PROCESS_BYTES
         case _:
@@ -149,9 +149,8 @@ def checkpoint_seconds(request: Request, device: Device) -> float:
         training = run_of(request).training
         between = training.resume_every * training.steps_per_epoch / training.steps
     elif request.stage == "lmtrain":
-        config = request.config
-        assert isinstance(config, LmRunConfig)
-        between = config.training.checkpoint_every / config.training.steps
+        lm_training = _lm_run(request).training
+        between = lm_training.checkpoint_every / lm_training.steps
     else:
         return 0.0
     return min(between, 1.0) * seconds(request, device)
