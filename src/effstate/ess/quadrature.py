@@ -134,7 +134,7 @@ class PreciseFit:
 
 @cache
 def precise_fit(smallest: float) -> PreciseFit:
-    """Least squares on a logarithmic grid. Shifts of a smaller ``smallest`` continue those of a larger."""
+    """Least squares on a logarithmic grid; the shifts continue those of a larger ``smallest``."""
     count = math.ceil(math.log(_START * _BEYOND / smallest) / _STEP) + 1
     shifts = _START * torch.exp(-_STEP * torch.arange(count, dtype=torch.float64))
     decades = round(-math.log10(smallest))
