@@ -156,8 +156,9 @@ def measure(
             singular value lies within 1e-12 of the tolerance (relative to the largest one), and
             entropies by determinants, fitted with a proven relative error of at most 1e-3, about
             1e-5 in practice (see ``Profile.entropy_bound``). Where it is not sure, an SVD decides.
-        "determinants": the same counts; entropies with a proven relative error of at most 1e-8,
-            apart from rounding, whatever the spectrum. In O(L^3), slower than "dissection".
+        "determinants": the same counts; entropies with a relative error of at most 1e-8, proven
+            apart from rounding; where that cannot be proven, an SVD decides. In O(L^3), but slower
+            than "dissection".
         "reference": the definition.
         "auto": "qr" for a recurrence (its operator's "svd" where the state is as large as half the
             operator); for dense operators of at least 192 rows (48 where only counts are asked

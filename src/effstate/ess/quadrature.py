@@ -99,7 +99,7 @@ def entropy_by_determinants(
     return (total.log() - weighted / total).exp(), bound
 
 
-LEVELS = (1e-6, 1e-10, 1e-14)
+LEVELS = (1e-6, 1e-7, 1e-8, 1e-10, 1e-12, 1e-14)
 """The precise fit tries these as the smallest singular value that it has to represent, in turn."""
 
 PRECISE_BOUND = 1e-8
@@ -174,7 +174,8 @@ def precise_entropy(operator: Tensor, sizes: Tensor, block_size: int = 1) -> tup
     """As :func:`entropy_by_determinants`, to about 1e-9.
 
     Few singular values are small in most operators, and how many there are is known from the
-    determinants themselves. So smaller shifts are only taken for operators that need them.
+    determinants themselves. So smaller shifts are only taken for operators that need them. What
+    clipping p at its floor adds, at most 2.8e-11 a singular value, comes from smoothed counts.
     """
     shifts = len(precise_fit(LEVELS[-1]).shifts)
     together = max(1, _SUMS_BYTES // (8 * shifts * max(1, len(sizes))))

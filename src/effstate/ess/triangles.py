@@ -74,8 +74,9 @@ def _halve(
         left_account = account + _log_diagonal(rows_2)
         right_account = account + _log_diagonal(columns_1)
     # R R^T with R upper triangular is R'^T R' of the reversed order
-    reversed_rows = torch.cat([rows_2.mT, by_columns], dim=-2).flip(-1)
-    stacked = torch.stack([torch.cat([columns_1, by_rows], dim=-2), reversed_rows], dim=1)
+    stacked = low.new_empty(len(rows), 2, rows.shape[1], 2 * h, h)
+    stacked[:, 0, :, :h], stacked[:, 0, :, h:] = columns_1, by_rows
+    stacked[:, 1, :, :h], stacked[:, 1, :, h:] = rows_2.mT.flip(-1), by_columns.flip(-1)
     added = _triangle(stacked)
     new_rows = torch.stack([rows_1, added[:, 1].mT.flip(-1, -2)], dim=1)
     new_columns = torch.stack([added[:, 0], columns_2], dim=1)
