@@ -111,6 +111,9 @@ TRIANGLES_BELOW = 1e-5
 _START, _STEP, _BEYOND = 8.0, 0.47, 10.0
 _SUMS_BYTES = 64 * 2**20
 
+_EMPTY = 1e-11
+"""A sum up to this is that of a zero H_i, but for rounding: it calls for no smaller shifts."""
+
 
 @dataclass(frozen=True)
 class PreciseFit:
@@ -188,7 +191,6 @@ def _precise_entropy(operator: Tensor, sizes: Tensor, block_size: int) -> tuple[
     entropy = operator.new_zeros(len(operator), len(sizes))
     bound = torch.full_like(entropy, float("inf"))
     sums = operator.new_zeros(len(operator), 0, len(sizes))
-    # an empty H_i has nothing to sum and stays at an infinite bound: it does not keep an operator open
     open_ = torch.arange(len(operator), device=operator.device)
     for smallest in LEVELS:
         rule = precise_fit(smallest)
@@ -202,7 +204,7 @@ def _precise_entropy(operator: Tensor, sizes: Tensor, block_size: int) -> tuple[
         sums = torch.cat(parts, dim=1)
         values, errors = _precise_values(sums, sizes.to(sums), rule, smallest == LEVELS[-1])
         entropy[open_], bound[open_] = values, errors
-        empty = sums[:, -1] <= torch.finfo(sums.dtype).eps
+        empty = sums[:, -1] <= _EMPTY
         left = ((errors > PRECISE_BOUND) & ~empty).any(-1)
         open_, sums = open_[left], sums[left]
         if not len(open_):
