@@ -24,7 +24,8 @@ from .reference import reference_singular_values
 from .summary import count_above, entropy_of, spectrum_sizes
 
 Operator = Tensor | Recurrence
-METHODS = ("auto", "reference", "svd", "qr", "dissection")
+METHODS = ("auto", "reference", "svd", "qr", "dissection", "determinants")
+_WITHOUT_SPECTRA = ("dissection", "determinants")
 
 DISSECTION_FROM = {"counts": 48, "entropy": 192}
 """method="auto" leaves dense operators with at least this many rows to "dissection": "counts" where
@@ -40,8 +41,9 @@ class Profile:
         tolerance: tolerance-ESS (..., L-1), int64, by tolerance.
         zero_blocks: how many H_i, over all operators, are zero (their entropy-ESS is 0).
         method: the code path that ran.
-        counters: what that path counts, by name. "dissection" counts the (operator, index) pairs
-            that it was not sure of and settled by SVD: "counts_settled", "entropies_settled".
+        counters: what that path counts, by name. "dissection" and "determinants" count the
+            (operator, index) pairs that they were not sure of and settled by SVD:
+            "counts_settled", "entropies_settled".
         entropy_bound: proven bound of the relative error of ``entropy`` apart from rounding; 0
             where it comes from spectra.
     """
@@ -90,8 +92,8 @@ class _Task:
 def _task(op: Operator, block_size: int, method: str, want: str) -> _Task:
     if method not in METHODS:
         raise EssError(f"no method {method!r}: choose one of {', '.join(METHODS)}.")
-    if method == "dissection" and want == "spectra":
-        raise EssError("method 'dissection' has no singular values, only ESS.")
+    if method in _WITHOUT_SPECTRA and want == "spectra":
+        raise EssError(f"method {method!r} has no singular values, only ESS.")
     if isinstance(op, Recurrence):
         if block_size not in (1, op.block_size):
             raise EssError(f"block_size {block_size} is not the recurrence's own {op.block_size}.")
@@ -154,6 +156,9 @@ def measure(
             singular value lies within 1e-12 of the tolerance (relative to the largest one), and
             entropies by determinants, fitted with a proven relative error of at most 1e-3, about
             1e-5 in practice (see ``Profile.entropy_bound``). Where it is not sure, an SVD decides.
+        "determinants": the same counts; entropies with a relative error of at most 1e-8, proven
+            apart from rounding; where that cannot be proven, an SVD decides. In O(L^3), but slower
+            than "dissection".
         "reference": the definition.
         "auto": "qr" for a recurrence (its operator's "svd" where the state is as large as half the
             operator); for dense operators of at least 192 rows (48 where only counts are asked
@@ -176,7 +181,7 @@ def _measure(
         torch.zeros(count, rows, dtype=torch.float64, device=task.device),
         {t: torch.zeros(count, rows, dtype=torch.int64, device=task.device) for t in taus},
     )
-    fill = _by_dissection if task.method == "dissection" else _by_spectra
+    fill = _by_dissection if task.method in _WITHOUT_SPECTRA else _by_spectra
     fill(task, out, entropy)
     shape = (*task.lead, rows)
     tolerance = {t: x.reshape(shape) for t, x in out.counts.items()}
@@ -231,7 +236,9 @@ def _by_dissection(task: _Task, out: _Sheet, entropy: bool) -> None:
             for j, t in enumerate(taus):
                 out.counts[t][first:last] = torch.where(zero, 0, counts[:, j])
         if entropy:
-            values, bound, open_entropy = fast_entropy(past, zero, d)
+            values, bound, open_entropy = fast_entropy(
+                past, zero, d, precise=task.method == "determinants"
+            )
             out.entropy[first:last] = values
             certain = bound[~open_entropy]
             if certain.numel():

@@ -17,7 +17,8 @@ from .errors import EssError, check_tolerance
 PROBABILITY_FLOOR = 1e-12
 """p is clipped from below at this value, as in the paper's listing."""
 
-_FLOOR_TERM = -PROBABILITY_FLOOR * math.log(PROBABILITY_FLOOR)
+FLOOR_TERM = -PROBABILITY_FLOOR * math.log(PROBABILITY_FLOOR)
+"""What a clipped p adds to the entropy."""
 
 
 def spectrum_sizes(length: int, block_size: int = 1) -> Tensor:
@@ -52,7 +53,7 @@ def entropy_of(sigma: Tensor, sizes: Tensor) -> Tensor:
     terms = -torch.special.xlogy(p, p)
     inside = torch.arange(r, device=sigma.device) < sizes.unsqueeze(-1)
     entropy = torch.where(inside, terms, 0.0).sum(dim=-1)
-    entropy = entropy + (sizes - r).clamp_min(0).to(sigma.dtype) * _FLOOR_TERM
+    entropy = entropy + (sizes - r).clamp_min(0).to(sigma.dtype) * FLOOR_TERM
     return torch.where(top.squeeze(-1) > 0, entropy.exp(), 0.0)
 
 
