@@ -64,16 +64,23 @@ def _split(requests: Sequence[Request], size: int, bit: int = 0) -> list[list[Re
 
 
 def group(
-    study: str, requests: Iterable[Request], size: int, shape: Callable[[Request], str]
+    study: str,
+    requests: Iterable[Request],
+    size: int | Callable[[Sequence[Request]], int],
+    shape: Callable[[Request], str],
 ) -> list[Cohort]:
-    """Cohorts of at most ``size`` requests of one stage and ``shape``, ordered by name."""
+    """Cohorts of at most ``size`` requests of one stage and ``shape``, ordered by name.
+
+    ``size`` may depend on the requests of a shape.
+    """
     shapes: dict[str, dict[str, Request]] = {}
     for request in requests:
         shapes.setdefault(shape(request), {})[request.digest] = request
     cohorts = []
     for label, members in sorted(shapes.items()):
         ordered = [members[digest] for digest in sorted(members)]
-        for bucket in _split(ordered, size):
+        most = size if isinstance(size, int) else size(ordered)
+        for bucket in _split(ordered, most):
             cohorts.append(Cohort(bucket[0].stage, study, label, tuple(bucket)))
     return cohorts
 

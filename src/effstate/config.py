@@ -447,6 +447,27 @@ class DistillationConfig(SweepConfig):
     matching: MatchingConfig = MatchingConfig()
 
 
+class ClusterConfig(Strict):
+    """A SLURM cluster, as ``profiles/slurm/cluster.yaml`` describes it."""
+
+    partition: str | None = Field(None, description="of jobs without a GPU; null: the default one")
+    gpu_partition: str | None = Field(None, description="of jobs with a GPU; null: as partition")
+    account: str | None = Field(None, description="whose hours are spent; null: the user's default")
+    gpus: int = Field(1, ge=0, le=1, description="GPUs of a job that trains or measures, 0 or 1")
+    gpu_type: str | None = Field(None, description="as `sinfo -o %G` prints it; null: any")
+    job_hours: float = Field(4, gt=0, description="a job is filled with runs up to this estimate")
+    max_hours: float = Field(24, gt=0, description="time limit of a job; longer runs go on in the next")
+
+    @model_validator(mode="after")
+    def _check(self) -> ClusterConfig:
+        if self.job_hours > self.max_hours:
+            raise ValueError(
+                f"job_hours = {self.job_hours:g} is longer than max_hours = {self.max_hours:g}; "
+                f"take at most {self.max_hours:g}"
+            )
+        return self
+
+
 class ProjectConfig(Strict):
     """What a user edits in ``config/config.yaml`` or gives with ``--config``."""
 
@@ -471,6 +492,9 @@ class ProjectConfig(Strict):
     )
     plugins: list[str] = Field(
         [], description="Python files or modules that register mixers and tasks of your own"
+    )
+    cluster: ClusterConfig | None = Field(
+        None, description="a SLURM cluster; profiles/slurm/cluster.yaml sets it and explains its keys"
     )
     overrides: dict[str, Any] = Field(
         {}, description="merged into the scale, e.g. {mqar: {axes: {seed: [0, 1, 2]}}}"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from effstate.artifacts import Request, RunStore
+from effstate.cluster import filling
 from effstate.cohorts import Cohort, group
 from effstate.config import (
     ConfigError,
@@ -109,10 +110,17 @@ class Pipeline:
         found: dict[tuple[str, str], dict[str, Cohort]] = {}
         for name, study in self.studies.items():
             for stage in study.stages:
-                size = study.members_per_job(stage, self.project)
+                size = self._members_per_job(study, stage)
                 cohorts = group(name, self.requests(name, stage), size, study.shape)
                 found[name, stage] = {cohort.name: cohort for cohort in cohorts}
         return found
+
+    def _members_per_job(self, study: Study, stage: str) -> int | Callable[[Sequence[Request]], int]:
+        """On a cluster a job is filled up to its hours; elsewhere it has a fixed number of members."""
+        cluster = self.project.cluster
+        if cluster is None:
+            return study.members_per_job(stage, self.project)
+        return partial(filling, cluster)
 
     def cohorts(self, study: str, stage: str) -> dict[str, Cohort]:
         """Cohorts of a study and stage, by name."""

@@ -7,61 +7,15 @@ from collections import Counter
 from dataclasses import dataclass
 
 from effstate.artifacts import Request
-from effstate.config import RunConfig, TaskConfig
 from effstate.jobs import states
-from effstate.models.cost import training_flops
 from effstate.pipeline import Pipeline
-from effstate.registry import TASKS
 from effstate.requests import run_of
-
-# Nominal speeds for estimates where the store holds no finished run of the same shape; they are
-# assumptions to plan with, not measurements of the reader's machine.
-CPU_STEP_OVERHEAD = 4e-3
-CPU_FLOPS_PER_SECOND = 1e10
-GPU_STEP_OVERHEAD = 5e-3
-GPU_FLOPS_PER_SECOND = 2e13
-
-
-def labels_per_row(task: TaskConfig) -> int:
-    """Label positions in one row of a built-in task (all but one for an unknown one)."""
-    for key in ("kv", "num_tokens_to_copy"):
-        if hasattr(task, key):
-            return int(getattr(task, key))
-    return task.seq_len - 1
-
-
-def run_flops(run: RunConfig) -> float:
-    """Floating-point operations of the whole training."""
-    per_step = training_flops(
-        run.model,
-        run.task.vocab_size,
-        run.task.seq_len,
-        run.training.batch_size,
-        labels_per_row(run.task),
-        TASKS[run.task.name].readout,
-    )
-    return per_step * run.training.steps
-
-
-def _seconds(run: RunConfig, overhead: float, speed: float) -> float:
-    return run.training.steps * overhead + run_flops(run) / speed
-
-
-def _student_seconds(pipeline: Pipeline, overhead: float, speed: float) -> float:
-    """All students of the distillation study: teacher and student layer on every step."""
-    config = pipeline.scale.distillation
-    assert config is not None
-    matching, total = config.matching, 0.0
-    for request in pipeline.requests("distillation", "distill"):
-        run = run_of(request)
-        length, layers = run.task.seq_len, run.model.num_layers
-        # The operator phase applies a layer to all L unit vectors: L / head width as many channels.
-        unit = length * run.model.heads / run.model.width
-        layer = training_flops(run.model, 1, length, matching.batch_size, 1) / layers
-        steps = matching.steps_operator + matching.steps_activation
-        work = layer * (matching.steps_operator * max(unit, 1) + matching.steps_activation)
-        total += steps * overhead + work / speed
-    return total
+from effstate.workload import (
+    GPU_FLOPS_PER_SECOND,
+    GPU_STEP_OVERHEAD,
+    labels_per_row,
+    seconds,
+)
 
 
 @dataclass(frozen=True)
@@ -103,34 +57,24 @@ def plan(pipeline: Pipeline) -> list[StudyPlan]:
     for study, sweep in pipeline.sweeps.items():
         requests = pipeline.requests(study, "train")
         known = _measured_seconds(pipeline, requests)
-        seconds = {
-            r.digest: known.get(_shape(r), _seconds(run_of(r), CPU_STEP_OVERHEAD, CPU_FLOPS_PER_SECOND))
-            for r in requests
-        }
+        times = {r.digest: known.get(_shape(r), seconds(r, "cpu")) for r in requests}
         cohorts = pipeline.cohorts(study, "train").values()
         tasks = {r.digest: r.config.task for r in pipeline.requests(study, "data")}  # type: ignore[attr-defined]
-        students, student_seconds = 0, {"cpu": 0.0, "gpu": 0.0}
-        if "distill" in pipeline.stages(study):
-            students = len(pipeline.requests(study, "distill"))
-            student_seconds = {
-                "cpu": _student_seconds(pipeline, CPU_STEP_OVERHEAD, CPU_FLOPS_PER_SECOND),
-                "gpu": _student_seconds(pipeline, GPU_STEP_OVERHEAD, GPU_FLOPS_PER_SECOND),
-            }
+        students = pipeline.requests(study, "distill") if "distill" in pipeline.stages(study) else []
         plans.append(
             StudyPlan(
                 study=study,
-                students=students,
+                students=len(students),
                 runs=len(requests),
                 to_train=sum(not pipeline.store.artifact(r).finished for r in requests),
                 jobs=sum(len(pipeline.cohorts(study, stage)) for stage in pipeline.stages(study))
                 + (2 if students else 1),
                 steps=sum(run_of(r).training.steps for r in requests),
                 dropped=dict(sweep.dropped),
-                cpu_seconds=sum(seconds.values()) + student_seconds["cpu"],
-                gpu_seconds=student_seconds["gpu"]
-                + sum(_seconds(run_of(r), GPU_STEP_OVERHEAD, GPU_FLOPS_PER_SECOND) for r in requests),
+                cpu_seconds=sum(times.values()) + sum(seconds(r, "cpu") for r in students),
+                gpu_seconds=sum(seconds(r, "gpu") for r in [*requests, *students]),
                 longest_seconds=max(
-                    (sum(seconds[r.digest] for r in cohort.requests) for cohort in cohorts),
+                    (sum(times[r.digest] for r in cohort.requests) for cohort in cohorts),
                     default=0.0,
                 ),
                 data_bytes=sum(

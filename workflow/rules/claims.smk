@@ -29,6 +29,8 @@ rule claims:
         report=f"{RESULTS}/claims/{SCALE}/claims.md",
     log:
         f"{RESULTS}/logs/claims/{SCALE}.log",
+    resources:
+        **small_job(),
     params:
         cells=PIPELINE.scale.cells,
     script:

@@ -6,6 +6,15 @@ from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
+from effstate.cluster import (
+    SMALL_JOB,
+    check_cluster,
+    check_intervals,
+    job_megabytes,
+    job_minutes,
+    lm_attempts,
+    where,
+)
 from effstate.config import ConfigError
 from effstate.figures.registry import FIGURES
 from effstate.pipeline import Pipeline
@@ -21,6 +30,7 @@ def resolved_pipeline():
 
 
 PIPELINE = resolved_pipeline()
+CLUSTER = PIPELINE.project.cluster
 RESULTS = PIPELINE.project.results
 SCALE = PIPELINE.scale.name
 STUDIES = list(PIPELINE.studies)
@@ -41,6 +51,48 @@ def check_targets():
 
 
 check_targets()
+
+
+def check_submission():
+    """Refuse what would fail on the cluster, before anything is submitted."""
+    # `plan` and `status` are for the laptop too, and jobs on the nodes have been checked already.
+    if not workflow.is_main_process or {"plan", "status"} & {*sys.argv}:
+        return
+    try:
+        (check_intervals if workflow.dryrun else check_cluster)(PIPELINE)
+    except ConfigError as error:
+        raise WorkflowError(str(error)) from None
+
+
+check_submission()
+
+
+def job_resources(stage):
+    """What a cohort's job asks a cluster for; time and memory grow with every attempt."""
+
+    def cohort(wildcards):
+        return PIPELINE.cohort(wildcards.study, stage, wildcards.cohort)
+
+    return {
+        "runtime": lambda wildcards, attempt: job_minutes(
+            CLUSTER, cohort(wildcards), attempt
+        ),
+        "mem_mb": lambda wildcards, attempt: job_megabytes(cohort(wildcards), attempt),
+        **where(CLUSTER, stage),
+    }
+
+
+def small_job():
+    """What a job that collects or draws asks for."""
+    return {
+        **{name: grown(value) for name, value in SMALL_JOB.items()},
+        **where(CLUSTER, None),
+    }
+
+
+def grown(value):
+    """A resource that grows with every attempt."""
+    return lambda wildcards, attempt: attempt * value
 
 
 def upstream(stage):

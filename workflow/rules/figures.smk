@@ -54,6 +54,8 @@ for spec in FIGURES.values():
             reported(spec),
         log:
             f"{RESULTS}/logs/figures/{SCALE}-{spec.id}.log",
+        resources:
+            **small_job(),
         params:
             figure=spec.id,
             spec=repr(spec),

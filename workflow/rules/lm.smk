@@ -13,6 +13,8 @@ rule corpus:
     benchmark:
         f"{RESULTS}/benchmarks/corpus/{{study}}-{{cohort}}.tsv"
     threads: PIPELINE.project.threads
+    resources:
+        **job_resources("corpus"),
     params:
         members=members("corpus"),
     script:
@@ -29,6 +31,8 @@ rule lmcounts:
     benchmark:
         f"{RESULTS}/benchmarks/lmcounts/{{study}}-{{cohort}}.tsv"
     threads: PIPELINE.project.threads
+    resources:
+        **job_resources("lmcounts"),
     params:
         members=members("lmcounts"),
     script:
@@ -44,7 +48,11 @@ rule lmtrain:
         f"{RESULTS}/logs/lmtrain/{{study}}-{{cohort}}.log",
     benchmark:
         f"{RESULTS}/benchmarks/lmtrain/{{study}}-{{cohort}}.tsv"
+    # Training goes on from job to job; inside a job's allocation nothing is tried again.
+    retries: lm_attempts(PIPELINE) if CLUSTER and workflow.is_main_process else 0
     threads: PIPELINE.project.threads
+    resources:
+        **job_resources("lmtrain"),
     params:
         members=members("lmtrain"),
     script:
@@ -61,6 +69,8 @@ rule lmeval:
     benchmark:
         f"{RESULTS}/benchmarks/lmeval/{{study}}-{{cohort}}.tsv"
     threads: PIPELINE.project.threads
+    resources:
+        **job_resources("lmeval"),
     params:
         members=members("lmeval"),
     script:
@@ -77,6 +87,8 @@ rule lmtrace:
     benchmark:
         f"{RESULTS}/benchmarks/lmtrace/{{study}}-{{cohort}}.tsv"
     threads: PIPELINE.project.threads
+    resources:
+        **job_resources("lmtrace"),
     params:
         members=members("lmtrace"),
     script:
@@ -94,6 +106,8 @@ rule collect_language:
         },
     log:
         f"{RESULTS}/logs/collect/{SCALE}-lm.log",
+    resources:
+        **small_job(),
     params:
         evaluations=finished_members("lmeval", "lm"),
         traces=finished_members("lmtrace", "lm"),

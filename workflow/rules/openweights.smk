@@ -10,6 +10,8 @@ rule models:
         MODELS,
     log:
         f"{RESULTS}/logs/weights/{SCALE}-models.log",
+    resources:
+        **small_job(),
     params:
         models=lambda wildcards: {
             name: model.model_dump(mode="json")
@@ -29,6 +31,8 @@ rule weights:
     benchmark:
         f"{RESULTS}/benchmarks/weights/{{study}}-{{cohort}}.tsv"
     threads: PIPELINE.project.threads
+    resources:
+        **job_resources("weights"),
     params:
         members=members("weights"),
     script:
@@ -45,6 +49,8 @@ rule collect_weights:
         },
     log:
         f"{RESULTS}/logs/collect/{SCALE}-openweights.log",
+    resources:
+        **small_job(),
     params:
         runs=finished_members("weights", "openweights"),
         figures=lambda wildcards: PIPELINE.study("openweights").config.figures,

@@ -36,6 +36,8 @@ rule gallery:
         f"{RESULTS}/gallery/{SCALE}.html",
     log:
         f"{RESULTS}/logs/gallery/{SCALE}.log",
+    resources:
+        **small_job(),
     params:
         scale=PIPELINE.scale.description,
     script:
@@ -53,6 +55,8 @@ rule hyperparameters:
         ],
     log:
         f"{RESULTS}/logs/hyperparameters/{SCALE}.log",
+    resources:
+        **small_job(),
     params:
         rows=lambda wildcards: [
             resolve(PIPELINE, table) for table in printed_tables().values()
@@ -78,5 +82,7 @@ rule report_pages:
         runs=page("runs"),
     log:
         f"{RESULTS}/logs/report/{SCALE}.log",
+    resources:
+        **small_job(),
     script:
         "../scripts/report_pages.py"

@@ -35,6 +35,8 @@ rule data:
     benchmark:
         f"{RESULTS}/benchmarks/data/{{study}}-{{cohort}}.tsv"
     threads: PIPELINE.project.threads
+    resources:
+        **job_resources("data"),
     params:
         members=members("data"),
     script:
@@ -51,6 +53,8 @@ rule train:
     benchmark:
         f"{RESULTS}/benchmarks/train/{{study}}-{{cohort}}.tsv"
     threads: PIPELINE.project.threads
+    resources:
+        **job_resources("train"),
     params:
         members=members("train"),
     script:
@@ -67,6 +71,8 @@ rule trace:
     benchmark:
         f"{RESULTS}/benchmarks/trace/{{study}}-{{cohort}}.tsv"
     threads: PIPELINE.project.threads
+    resources:
+        **job_resources("trace"),
     params:
         members=members("trace"),
     script:
@@ -83,6 +89,8 @@ rule distill:
     benchmark:
         f"{RESULTS}/benchmarks/distill/{{study}}-{{cohort}}.tsv"
     threads: PIPELINE.project.threads
+    resources:
+        **job_resources("distill"),
     params:
         members=members("distill"),
     script:
@@ -100,6 +108,8 @@ rule collect:
         f"{RESULTS}/logs/collect/{SCALE}-{{study}}.log",
     wildcard_constraints:
         study="|".join(PIPELINE.sweeps) or "none",
+    resources:
+        **small_job(),
     params:
         runs=finished_members("trace"),
         grids=lambda wildcards: PIPELINE.sweep(wildcards.study).grids,
@@ -117,6 +127,8 @@ rule collect_students:
         curves=f"{RESULTS}/tables/{SCALE}/distillation_curves.parquet",
     log:
         f"{RESULTS}/logs/collect/{SCALE}-distillation_students.log",
+    resources:
+        **small_job(),
     params:
         students=finished_members("distill", "distillation"),
         version=STAGE_VERSIONS["collect"],
