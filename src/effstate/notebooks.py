@@ -206,7 +206,11 @@ def execute(notebook: Path, executed: Path, parameters: Mapping[str, Any]) -> No
     with atomic_path(executed) as temporary:
         try:
             papermill.execute_notebook(
-                str(notebook), str(temporary), dict(parameters), kernel_name="python3", progress_bar=False
+                str(notebook),
+                str(temporary),
+                dict(parameters),
+                kernel_name="python3",
+                progress_bar=False,
             )
         except papermill.PapermillExecutionError as error:
             logger.error("%s", error)

@@ -55,5 +55,7 @@ rule notebook:
         f"{RESULTS}/benchmarks/notebooks/{SCALE}-{{notebook}}.tsv"
     wildcard_constraints:
         notebook="|".join(NOTEBOOKS),
+    resources:
+        **small_job(),
     script:
         "../scripts/notebook.py"
