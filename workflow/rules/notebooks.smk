@@ -58,4 +58,4 @@ rule notebook:
     resources:
         **small_job(),
     script:
-        "../scripts/notebook.py"
+        "../scripts/run_notebook.py"

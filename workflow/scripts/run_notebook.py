@@ -1,4 +1,4 @@
-"""Execute one notebook and write its page."""
+"""Execute one notebook and write its page (not notebook.py: nbconvert tries to import `notebook`)."""
 
 from pathlib import Path
 
