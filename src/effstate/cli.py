@@ -142,6 +142,92 @@ def discard(
         print(f"removed {path}")
 
 
+@app.command()
+def export(
+    study: Annotated[str, typer.Argument(help="a study of the scale, e.g. mqar")],
+    to: Annotated[
+        Path | None, typer.Option(help="the archive, *.tar; by default effstate-SCALE-STUDY.tar")
+    ] = None,
+    without: Annotated[
+        list[str] | None, typer.Option(help="a stage to leave out, e.g. data; may be repeated")
+    ] = None,
+    config: ConfigOption = DEFAULT_CONFIG,
+    scale: ScaleOption = None,
+    results: ResultsOption = None,
+) -> None:
+    """Write a study's finished artifacts, checked, to one plain tar archive with a manifest.
+
+    Safetensors and Parquet are compact already, so the archive is not compressed.
+    """
+    from effstate.transfer import export_study, size_text
+
+    pipeline = _pipeline(config, scale, results)
+    path = to or Path(f"effstate-{pipeline.scale.name}-{study}.tar")
+    manifest = export_study(pipeline, study, path, without or ())
+    print(
+        f"{path}: {len(manifest.artifacts)} of {manifest.requested} artifacts, "
+        f"{size_text(path.stat().st_size)}; {manifest.missing} are not finished and left out"
+    )
+
+
+@app.command("import")
+def import_archive(
+    file: Annotated[Path, typer.Argument(help="an archive of `effstate export`")],
+    config: ConfigOption = DEFAULT_CONFIG,
+    results: ResultsOption = None,
+) -> None:
+    """Bring the artifacts of an archive into the store, after checking every byte.
+
+    What an unfinished run left in an artifact's place is replaced; finished artifacts stay.
+    """
+    from effstate.transfer import import_archive
+
+    pipeline = _pipeline(config, None, results)
+    done = import_archive(file, pipeline.store)
+    manifest = done.manifest
+    other = f" --config scale={manifest.scale}" if manifest.scale != pipeline.scale.name else ""
+    print(
+        f"imported {done.imported}, already there {done.present}; "
+        f"run `snakemake figures{other}`: it draws from them"
+    )
+    print("what is not there is made first; with partial=true figures leave gaps for it instead")
+    if manifest.missing:
+        print(f"{manifest.missing} of the {manifest.requested} artifacts were not finished on export")
+    if done.outdated:
+        print(f"{done.outdated} are of another version of their stage: this effstate makes them anew")
+
+
+@app.command()
+def gc(
+    scales: Annotated[
+        str | None, typer.Option(help="scales to keep, e.g. demo,small; all of config/scales by default")
+    ] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="remove what is listed")] = False,
+    config: ConfigOption = DEFAULT_CONFIG,
+    results: ResultsOption = None,
+) -> None:
+    """List runs in the store that no scale asks for any more, with their size; remove them.
+
+    Overrides count as config/config.yaml has them; runs under others are listed.
+    """
+    from effstate import transfer
+    from effstate.config import read_yaml
+
+    store = _pipeline(config, None, results).store
+    names = None if scales is None else [name.strip() for name in scales.split(",") if name.strip()]
+    named = transfer.needed(read_yaml(config), config.resolve().parent.parent, names)
+    found = transfer.unneeded(store, named)
+    for item in found:
+        notes = "; ".join(filter(None, (item.note, item.kept and f"kept: {item.kept}")))
+        print(f"{transfer.size_text(item.bytes):>10}  {item.folder}{notes and f' ({notes})'}")
+    total = transfer.size_text(sum(item.bytes for item in found))
+    print(f"{len(found)} artifacts in {store.runs} that no scale names, {total}")
+    if remove:
+        print(f"removed {len(transfer.remove(store, found))}")
+    elif found:
+        print("`effstate gc --remove` removes them")
+
+
 def main() -> None:
     """Entry point: known errors are one sentence and exit code 1."""
     with job():

@@ -134,9 +134,16 @@ class SingleNode:
         )
 
     def start_node(self) -> None:
-        """Start slurmd, as a node that comes up again does."""
+        """Start slurmd."""
         (self.folder / "slurmd.pid").unlink(missing_ok=True)
         self._run("slurmd")
+
+    def repair_node(self) -> None:
+        """A failed node comes up again and takes jobs."""
+        self.start_node()
+        up = ["scontrol", "update", f"NodeName={self.host}", "State=RESUME"]
+        subprocess.run(up, capture_output=True)
+        self.wait_until_idle()
 
     def kill_node(self) -> None:
         """The node fails: slurmd and everything that it has started die at once."""
@@ -150,6 +157,9 @@ class SingleNode:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         psutil.wait_procs(doomed, timeout=30)
+        # The controller would find out by itself, after minutes.
+        down = ["scontrol", "update", f"NodeName={self.host}", "State=DOWN", "Reason=failed"]
+        subprocess.run(down, check=True)
 
     def state(self) -> str:
         """What sinfo says of the node; empty if the controller does not answer."""

@@ -91,34 +91,26 @@ def test_a_disturbed_training_goes_on_to_the_bytes_of_a_local_run(
         stderr=subprocess.STDOUT,
         text=True,
     )
-    deadline = time.monotonic() + 200
-    while not list(there.glob("results/runs/train/*/resume.safetensors")):
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.05)
-    if disturbance == "scancel":
-        (job,) = [job for job, _, comment in node.jobs() if comment.startswith("rule_train")]
-        subprocess.run(["scancel", job], check=True)
-    else:
-        node.kill_node()
-        node.start_node()
-        node.start_requeued()
-    said, _ = process.communicate(timeout=400)
+    try:
+        deadline = time.monotonic() + 200
+        while not list(there.glob("results/runs/train/*/resume.safetensors")):
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.05)
+        if disturbance == "scancel":
+            (job,) = [job for job, _, comment in node.jobs() if comment.startswith("rule_train")]
+            subprocess.run(["scancel", job], check=True)
+        else:
+            node.kill_node()
+            node.repair_node()
+            node.start_requeued()
+        said, _ = process.communicate(timeout=400)
+    finally:
+        process.kill()
     assert process.returncode == 0, said
     (log,) = there.glob("results/runs/train/*/log.jsonl")
     assert '"resumed"' in log.read_text()
     assert snakemake(here, TRAINED).returncode == 0
     assert outputs(there) == outputs(here)
-
-
-def test_a_training_longer_than_its_time_limit_goes_on_in_the_next_job(
-    node: SingleNode, tmp_path: Path
-) -> None:
-    scale = long_scale(450)
-    there = make_project(tmp_path / "cluster", scale)
-    done = submitted(there, TRAINED, "--set-resources", "train:runtime=1", "--retries", "8")
-    assert done.returncode == 0, done.stderr
-    (log,) = there.glob("results/runs/train/*/log.jsonl")
-    assert '"resumed"' in log.read_text()
 
 
 @pytest.mark.parametrize(
