@@ -58,8 +58,10 @@ def check_submission():
     # `plan` and `status` are for the laptop too, and jobs on the nodes have been checked already.
     if not workflow.is_main_process or {"plan", "status"} & {*sys.argv}:
         return
+    # Rules are read before Snakemake knows of a dry run, which needs no cluster; the command line does.
+    dry = any(re.fullmatch(r"-[a-z]*n[a-z]*|--dry-?run", word) for word in sys.argv[1:])
     try:
-        (check_intervals if workflow.dryrun else check_cluster)(PIPELINE)
+        (check_intervals if dry else check_cluster)(PIPELINE)
     except ConfigError as error:
         raise WorkflowError(str(error)) from None
 
