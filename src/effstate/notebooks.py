@@ -7,7 +7,9 @@ and the judged claims through :class:`Results`. Importing this module imports no
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -195,6 +197,22 @@ def target_of(table: str) -> str:
 # ------------------------------------------------------------------------------------ executing one
 
 
+INLINE = "module://matplotlib_inline.backend_inline"
+
+
+@contextmanager
+def _pictures_in_the_notebook() -> Iterator[None]:
+    """A kernel inherits MPLBACKEND, and with Agg, as the Makefile has it, it would show no picture."""
+    before = os.environ.get("MPLBACKEND")
+    os.environ["MPLBACKEND"] = INLINE
+    try:
+        yield
+    finally:
+        del os.environ["MPLBACKEND"]
+        if before is not None:
+            os.environ["MPLBACKEND"] = before
+
+
 def execute(notebook: Path, executed: Path, parameters: Mapping[str, Any]) -> None:
     """Run a notebook in a kernel of this Python, and write it with its outputs to ``executed``.
 
@@ -203,7 +221,7 @@ def execute(notebook: Path, executed: Path, parameters: Mapping[str, Any]) -> No
     """
     import papermill
 
-    with atomic_path(executed) as temporary:
+    with atomic_path(executed) as temporary, _pictures_in_the_notebook():
         try:
             papermill.execute_notebook(
                 str(notebook),
