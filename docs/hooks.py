@@ -1,0 +1,34 @@
+"""What the site takes from the code: the page of open choices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from effstate.choices import CHOICES, default_of
+from effstate.markdown import markdown_table
+
+MARKER = "<!-- choices -->"
+HEADER = {
+    "choice": "name",
+    "what is open": "question",
+    "what is taken": "ours",
+    "key": "key",
+    "default": "default",
+}
+
+
+def choices_table() -> str:
+    """The open choices in Markdown; a choice without a key is a constant of the code."""
+    rows = []
+    for choice in CHOICES:
+        default = default_of(choice)
+        row = {"name": choice.name, "question": choice.question, "ours": choice.ours}
+        row["key"] = f"`{choice.key}`" if choice.key else ""
+        row["default"] = f"`{default}`" if choice.key else ""
+        rows.append(row)
+    return "\n".join(markdown_table(HEADER, rows))
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Called by mkdocs for every page."""
+    return markdown.replace(MARKER, choices_table())
