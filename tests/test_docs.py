@@ -14,7 +14,7 @@ import yaml
 
 from effstate.choices import CHOICES, default_of
 
-from .conftest import ROOT, make_project
+from .conftest import ROOT, TINY, make_project
 
 DOCS = ROOT / "docs"
 BLOCK = re.compile(
@@ -82,7 +82,8 @@ def test_the_reference_holds_docstrings(site: Path) -> None:
 
 def test_runnable_blocks_run(tmp_path: Path) -> None:
     """In the order of the navigation, in one project at the tiny scale."""
-    project = make_project(tmp_path)
+    one = {"axes": {"model.featurizer": ["gla"], "task.kv": [2]}}
+    project = make_project(tmp_path, TINY | {"mqar": TINY["mqar"] | one})
     folder = Path(sys.executable).parent
     paths = os.pathsep.join([str(project), *filter(None, [os.environ.get("PYTHONPATH")])])
     env = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": paths}

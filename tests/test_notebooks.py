@@ -138,10 +138,6 @@ def test_a_failing_cell_is_named_and_leaves_nothing(tmp_path: Path) -> None:
 
 def test_the_rule_executes_and_renders(tmp_path: Path) -> None:
     project = make_project(tmp_path)
-    folder = project / "notebooks"
-    folder.mkdir()
-    for path in FILES:
-        (folder / path.name).write_bytes(path.read_bytes())
     page = "results/notebooks/tiny/01_metric.html"
     done = subprocess.run(
         [sys.executable, "-m", "snakemake", page, "--cores", "1"],
