@@ -1,13 +1,15 @@
-"""What the site takes from the code: the page of open choices."""
+"""What the site takes from the code: the page of open choices, and docstrings."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from effstate.choices import CHOICES, default_of
 from effstate.markdown import markdown_table
 
 MARKER = "<!-- choices -->"
+ROLE = re.compile(r":(?:attr|class|data|func|meth|mod):<code>~?([^<]*)</code>")
 HEADER = {
     "choice": "name",
     "what is open": "question",
@@ -32,3 +34,8 @@ def choices_table() -> str:
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Called by mkdocs for every page."""
     return markdown.replace(MARKER, choices_table())
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Called by mkdocs for every rendered page: roles of docstrings become plain code."""
+    return ROLE.sub(r"<code>\1</code>", html)
