@@ -8,7 +8,7 @@ BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 export MPLBACKEND := Agg
 
-.PHONY: figures test environment lint clean
+.PHONY: figures test docs environment lint clean
 
 figures: environment
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/snakemake figures claims gallery report_pages --cores $(CORES) --config scale=$(SCALE)
@@ -22,6 +22,10 @@ lint: environment
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/snakefmt --check Snakefile workflow
+
+# The documentation site, in site/; a warning is an error.
+docs: environment
+	$(BIN)/mkdocs build --strict
 
 environment: .venv/.installed
 

@@ -14,11 +14,13 @@ include: "workflow/rules/openweights.smk"
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/claims.smk"
 include: "workflow/rules/report.smk"
+include: "workflow/rules/notebooks.smk"
 include: "workflow/rules/status.smk"
 
 
 localrules:
     figures,
+    notebooks,
     plan,
     status,
 

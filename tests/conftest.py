@@ -185,7 +185,7 @@ def _one_thread() -> None:
 def make_project(folder: Path, tiny: dict[str, Any] | None = None, **keys: Any) -> Path:
     """A copy of the workflow with the scale ``tiny`` in ``folder``; returns the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("Snakefile", "workflow", "profiles", "config"):
+    for name in ("Snakefile", "workflow", "profiles", "config", "notebooks"):
         source = ROOT / name
         if source.is_dir():
             shutil.copytree(source, folder / name)

@@ -89,6 +89,17 @@ def test_operator_and_recurrence_describe_the_same_mixer(gates: str) -> None:
     torch.testing.assert_close(recurrent[..., :width], dense[..., :width], rtol=0, atol=1e-9)
 
 
+def test_a_decay_per_head_stands_for_that_of_every_state() -> None:
+    C, B, _, _ = features(17, GATES["medium"])
+    per_head = torch.tensor([0.9] * B.shape[1], dtype=B.dtype).log().view(1, -1, 1, 1)
+    short = DecayFeatures(C, B, per_head)
+    full = DecayFeatures(C, B, per_head.expand(*B.shape[:-2], *B.shape[-2:]))
+    torch.testing.assert_close(short.decay_sum().expand_as(full.decay_sum()), full.decay_sum())
+    assert short.decay_sum().shape[-1] == B.shape[-1]
+    found, expected = (singular_values(f.recurrence()) for f in (short, full))
+    torch.testing.assert_close(found, expected)
+
+
 def test_softmax_operator_is_causal_with_rows_of_sum_1() -> None:
     C, B, values, _ = features(20, None)
     T = softmax_operator(C, B)

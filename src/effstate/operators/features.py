@@ -61,7 +61,8 @@ class DecayFeatures(Features):
             return torch.zeros_like(self.B[:1, :, 0], dtype=torch.float64)
         steps = self.log_decay.double()
         repeats = self.B.shape[-2] if steps.shape[-2] == 1 else 1
-        return repeats * steps.sum(-2)
+        total = repeats * steps.sum(-2)
+        return total.expand(*total.shape[:-1], self.B.shape[-1])
 
     def recurrence(self) -> Recurrence:
         """The recurrence s_{i+1} = A_i s_i + B_i u_i, y_i = C_i s_i + D_i u_i (eq. 1).
@@ -76,7 +77,7 @@ class DecayFeatures(Features):
             return Recurrence(A=A, B=self.B, C=self.scale * self.C)
         A = self.log_decay.exp()
         C = self.scale * self.C * A
-        return Recurrence(A=A.expand(*A.shape[:-2], self.B.shape[-2], -1), B=self.B, C=C)
+        return Recurrence(A=A.expand(*A.shape[:-2], *self.B.shape[-2:]), B=self.B, C=C)
 
 
 @dataclass(frozen=True)
