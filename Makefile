@@ -25,7 +25,7 @@ lint: environment
 
 # The documentation site, in site/; a warning is an error.
 docs: environment
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 environment: .venv/.installed
 

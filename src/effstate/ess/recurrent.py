@@ -68,9 +68,10 @@ class Recurrence:
         B: ``(..., L, n)``, or ``(..., L, n, d)`` with d inputs at every index.
         C: ``(..., L, n)``, or ``(..., L, d, n)`` with d outputs at every index.
         D: ``(..., L)``, or ``(..., L, d, d)``; no ESS depends on it. Default: zero.
-        dense, mimo: how to read the shapes; only needed where they fit more than one reading.
-            Without them the reading whose leading dimensions have equal rank wins, and of two such
+        dense: whether A is dense; only needed where the shapes fit more than one reading. Without it
+            and ``mimo`` the reading whose leading dimensions have equal rank wins, and of two such
             the diagonal one with one input.
+        mimo: whether there are d inputs and outputs; likewise.
 
     The leading dimensions broadcast against each other. No copy is made of any input.
 
