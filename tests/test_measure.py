@@ -18,7 +18,14 @@ from effstate.cli import main
 from effstate.config import ModelConfig
 from effstate.ess import EssError
 from effstate.ess import measure as measure_ess
-from effstate.measuring import MeasureError, Measurement, measure_model, parse_layers, separator_dips
+from effstate.measuring import (
+    MeasureError,
+    Measurement,
+    measure_model,
+    measure_texts,
+    parse_layers,
+    separator_dips,
+)
 from effstate.measuring.report import layer_summary, summary_text
 from effstate.models import build_model
 from effstate.operators import profile_of
@@ -196,6 +203,45 @@ BAD: dict[str, tuple[list[str], str]] = {
     "device": (["llama", "text.txt", "--device", "tpu"], "the device 'tpu' is not available here"),
     "tolerance": (["llama", "text.txt", "--tolerance", "-1"], "a tolerance must be finite"),
 }
+
+
+def test_several_texts_are_measured_alone_and_summarised_together(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other.txt"
+    other.write_text("a dog sat . <eos> the far mat sat on the cat . <eos> a cat .")
+    texts = ("--text", folder / "text.txt", "--text", other)
+    assert command("measure", folder / "llama", *texts, "--out", tmp_path / "out") == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith((tmp_path / "out/summary.txt").read_text())
+    made = sorted(str(p.relative_to(tmp_path / "out")) for p in (tmp_path / "out").rglob("*.*"))
+    files = ("ess.parquet", "ess.png", "summary.txt", "tokens.parquet")
+    assert made == [*(f"{stem}/{name}" for stem in ("other",) for name in files), "summary.txt"] + [
+        f"text/{name}" for name in files
+    ]
+    alone = [measure_model(folder / "llama", path.read_text()) for path in (folder / "text.txt", other)]
+    for stem, one in zip(("text", "other"), alone, strict=True):
+        pd.testing.assert_frame_equal(
+            pd.read_parquet(tmp_path / "out" / stem / "ess.parquet"), one.table()
+        )
+    mean = np.mean([one.totals()[0].mean() for one in alone])
+    assert f"mean over layers and index): {mean:.4g}" in printed
+    assert f"{len(alone[0].tokens)} + {len(alone[1].tokens)} tokens of 2 texts" in printed
+
+
+def test_a_bad_text_is_found_before_any_is_measured(folder: Path, tmp_path: Path) -> None:
+    model, tokenizer = tiny()
+    with pytest.raises(MeasureError, match=r"^long: the text has 33 tokens, but the context of"):
+        next(measure_texts(model, {"good": TEXT, "long": "cat " * 33}, tokenizer=tokenizer))
+
+
+def test_two_texts_of_one_name_are_refused(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    same = tmp_path / "text.txt"
+    same.write_text(TEXT)
+    assert command("measure", folder / "llama", "--text", folder / "text.txt", "--text", same) == 1
+    assert "two texts are named 'text'; rename one of them" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("case", BAD)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -148,17 +148,9 @@ def measure_model(
     taus = tuple(dict.fromkeys(check_tolerance(t) for t in tolerances))
     measured = [("entropy", float("nan"))] if "entropy" in kinds else []
     measured += [(kind, t) for kind in kinds if kind != "entropy" for t in taus]
-    if isinstance(model, (str, Path)):
-        name = str(model)
-        model, tokenizer = loading.load_model(name, revision=revision, dtype=dtype, device=device)
-    else:
-        name = type(model).__name__
-        loading.check_finite(model, name)
-        if tokenizer is None:
-            raise loading.MeasureError(f"{name}: a model that is loaded already needs tokenizer=")
-    config = model.config
-    ids = loading.tokenize(text, tokenizer, config, name)
-    chosen = loading.choose_layers(layers, config.num_hidden_layers, name)
+    name, model, tokenizer = _loaded(model, tokenizer, revision, dtype, device)
+    ids = loading.tokenize(text, tokenizer, model.config, name)
+    chosen = loading.choose_layers(layers, model.config.num_hidden_layers, name)
     found: list[LayerEss] = []
     facts: dict[str, Any] = {"dtype": str(model.dtype).removeprefix("torch."), "channels": {}}
     with tqdm(
@@ -190,6 +182,50 @@ def measure_model(
         )
     tokens = _token_table(ids[0], tokenizer)
     return Measurement(name, tokens, measured, found, facts)
+
+
+def measure_texts(
+    model: Any,
+    texts: Mapping[str, str],
+    *,
+    revision: str | None = None,
+    dtype: str = "float32",
+    device: str = "cpu",
+    tokenizer: Any = None,
+    **options: Any,
+) -> Iterator[tuple[str, Measurement]]:
+    """:func:`measure_model` of each of the ``texts``, with their names; the model is loaded once.
+
+    One text is in memory at a time. All of them are tokenised before the first is measured.
+
+    Args:
+        texts: by name. The other arguments are those of :func:`measure_model`.
+
+    Raises:
+        MeasureError, HuggingFaceError, EssError: one sentence each, with the text's name.
+    """
+    name, model, tokenizer = _loaded(model, tokenizer, revision, dtype, device)
+    for key, text in texts.items():
+        try:
+            loading.tokenize(text, tokenizer, model.config, name)
+        except loading.MeasureError as error:
+            raise loading.MeasureError(f"{key}: {error}") from None
+    for key, text in texts.items():
+        found = measure_model(model, text, tokenizer=tokenizer, **options)
+        yield key, replace(found, name=name)
+
+
+def _loaded(
+    model: Any, tokenizer: Any, revision: str | None, dtype: str, device: str
+) -> tuple[str, Any, Any]:
+    """Name, model and tokenizer of what :func:`measure_model` is given."""
+    if isinstance(model, (str, Path)):
+        return str(model), *loading.load_model(str(model), revision=revision, dtype=dtype, device=device)
+    name = type(model).__name__
+    loading.check_finite(model, name)
+    if tokenizer is None:
+        raise loading.MeasureError(f"{name}: a model that is loaded already needs tokenizer=")
+    return name, model, tokenizer
 
 
 def _token_table(ids: Tensor, tokenizer: Any) -> pd.DataFrame:

@@ -105,23 +105,29 @@ def all_dips(measurement: Measurement) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def summary_text(measurement: Measurement) -> str:
-    """The printed summary: a table per kind, totals, and the dips at separators."""
-    tokens = measurement.tokens
+def summary_text(*measurements: Measurement) -> str:
+    """The printed summary: a table per kind, totals, and the dips at separators.
+
+    Of several measurements of one model, on a text each: means over the texts, and all dips.
+    """
+    first = measurements[0]
+    lengths = " + ".join(str(len(one.tokens)) for one in measurements)
+    several = f" of {len(measurements)} texts" if len(measurements) > 1 else ""
     lines = [
-        f"{measurement.name}: {len(tokens)} tokens, {len(measurement.layers)} layers, "
-        f"{measurement.facts['dtype']}"
+        f"{first.name}: {lengths} tokens{several}, {len(first.layers)} layers, {first.facts['dtype']}"
     ]
-    sampled = {pair for pair in measurement.facts["channels"].values() if pair[0] < pair[1]}
+    sampled = {pair for pair in first.facts["channels"].values() if pair[0] < pair[1]}
     lines += [f"{few} of {many} channels measured: totals are estimates" for few, many in sampled]
-    summary = layer_summary(measurement)
-    for kind, tolerance in measurement.kinds:
-        same = summary["tolerance"].isna() if kind == "entropy" else summary["tolerance"] == tolerance
-        rows = summary[same].drop(columns=["kind", "tolerance"])
+    each = pd.concat([layer_summary(one) for one in measurements])
+    places = ["layer", "mixer", "kind", "tolerance"]
+    summary = each.groupby(places, dropna=False, sort=False, as_index=False).mean()
+    for kind, tolerance in first.kinds:
+        level = summary["tolerance"].isna() if kind == "entropy" else summary["tolerance"] == tolerance
+        rows = summary[level & (summary["kind"] == kind)].drop(columns=["kind", "tolerance"])
         mean = float(rows["total_ess"].mean())
         lines += ["", label(kind, tolerance), _format(rows)]
         lines += [f"total ESS (sum over channels, mean over layers and index): {mean:.4g}"]
-    dips = all_dips(measurement)
+    dips = pd.concat([all_dips(one) for one in measurements])
     lines += ["", *(_dip_lines(dips) or ["no interior separator, so no dip"])]
     return "\n".join(lines) + "\n"
 
