@@ -2,6 +2,7 @@
 PYTHON ?= python3
 CORES ?= 2
 SCALE ?= demo
+WORKERS ?= 2
 BIN := .venv/bin
 
 # One thread per process: the workflow runs several processes, and small models gain nothing from more.
@@ -16,7 +17,7 @@ figures: environment
 
 test: environment lint
 	.ci/packages
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 lint: environment
 	$(BIN)/ruff check .

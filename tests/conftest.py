@@ -12,6 +12,17 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 
+FIRST = ("slurm", "workflow", "test_docs.py")
+"""Files that take minutes and wait a lot: started first, so that the others fill the waiting."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def rank(item: pytest.Item) -> int:
+        return min((k for k, name in enumerate(FIRST) if name in item.path.parts), default=len(FIRST))
+
+    items.sort(key=rank)
+
+
 TINY: dict[str, Any] = {
     "name": "tiny",
     "description": "seconds; for tests",
